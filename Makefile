@@ -1,0 +1,95 @@
+# Every target sets up what it needs: .venv with exactly the hashed lock, and the package.
+# PYTHON=/path/to/python3.12 picks an interpreter; EXTRA=cuda or EXTRA=tpu adds accelerator support.
+
+PYTHON =
+EXTRA =
+PYTEST_ARGS =
+BIN = .venv/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+LOCK = $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.12 \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
+CODE = src tests $(wildcard benchmarks experiments)
+
+.PHONY: help setup setup-dev quickstart test test-slow test-browser check format lock clean
+.DEFAULT_GOAL = help
+
+help:
+	@echo 'make quickstart    set up, then the main job: from raw text to a reported model'
+	@echo 'make test          set up, then the tests'
+	@echo 'make test-slow     the tests that take minutes (the whole main job among them)'
+	@echo 'make test-browser  the tests that open the report in Chromium'
+	@echo 'make check         format, lint, types, layers'
+	@echo 'make format        rewrite the code in the house format'
+	@echo 'make lock          solve the dependencies again (UPGRADE=--upgrade takes newer ones)'
+	@echo 'make setup         only set up (EXTRA=cuda or EXTRA=tpu for an accelerator)'
+	@echo 'make clean         remove .venv and caches; shoal-home stays'
+
+# --- setting up -------------------------------------------------------------------------------
+
+# A python counts if it runs and is new enough: pyenv puts names on the PATH that only complain.
+.venv/made:
+	@found=; python=; \
+	for name in $(if $(PYTHON),"$(PYTHON)",python3 python3.12 python3.13 python3.14 python3.15); do \
+	  version=`"$$name" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null` || continue; \
+	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then python=$$name; break; fi; \
+	  found="$${found:-$$name is Python $$version}"; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "Shoal needs Python 3.12 or newer, but $${found:-no $(if $(PYTHON),$(PYTHON),python3) runs here}:" \
+	    "install python3.12 (with its venv module), or say make PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	rm -rf .venv; \
+	"$$python" -m venv .venv || { rm -rf .venv; exit 1; }; \
+	touch $@
+
+.venv/runtime: requirements.lock | .venv/made
+	$(PIP) install --quiet --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/package: pyproject.toml .venv/runtime
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/dev: requirements-dev.lock .venv/package
+	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	@touch $@
+
+setup: .venv/package
+ifneq ($(EXTRA),)
+	$(PIP) install --quiet --no-build-isolation -e '.[$(EXTRA)]'
+endif
+
+setup-dev: .venv/dev
+
+# --- using ------------------------------------------------------------------------------------
+
+quickstart: .venv/package
+	$(BIN)/shoal quickstart
+
+test: .venv/dev
+	$(BIN)/python -m pytest -m 'not slow and not browser' $(PYTEST_ARGS)
+
+test-slow: .venv/dev
+	$(BIN)/python -m pytest -m 'slow and not browser' $(PYTEST_ARGS)
+
+test-browser: .venv/dev
+	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
+
+check: .venv/dev
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --cache-dir .cache/import-linter
+
+format: .venv/dev
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+# The dev lock is solved under the runtime lock, so the two agree.
+lock: .venv/dev
+	$(LOCK) pyproject.toml --group build -o requirements.lock
+	$(LOCK) pyproject.toml --group build --group dev -c requirements.lock -o requirements-dev.lock
+
+clean:
+	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
