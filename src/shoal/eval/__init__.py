@@ -1,0 +1,1 @@
+"""What a model has learned, measured in the same way every time."""

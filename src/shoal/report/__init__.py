@@ -1,0 +1,1 @@
+"""Pages made from a run's records alone: never from a model."""
