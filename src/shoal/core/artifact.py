@@ -4,8 +4,6 @@ The digest is SHA-256 over the canonical JSON of stage, stage revision, literals
 Commit, host and time stand in the manifest as provenance and are never hashed.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -37,14 +35,17 @@ class Artifact:
 
     @property
     def ref(self) -> str:
+        """NAME@HASH12, which is also the folder's name."""
         return reference(self.name, self.digest)
 
     @property
     def facts(self) -> dict[str, Any]:
+        """What `make` returned: counts and the like."""
         return self.manifest["facts"]
 
 
 def reference(name: str, digest: str) -> str:
+    """NAME@HASH12."""
     return f"{name}@{digest[:12]}"
 
 
@@ -197,7 +198,11 @@ def source_commit() -> str:
     for arguments in (tracked, describe):
         try:
             done = subprocess.run(
-                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30
+                ["git", "-C", str(folder), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
             return ""

@@ -1,17 +1,15 @@
 """Files that are whole or absent, limited reads, locks, and the one JSON form that is hashed."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 TEMPORARY = ".tmp-"
 
@@ -41,6 +39,7 @@ def home() -> Path:
 
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Replaces a file as a whole; after a crash either the old or the new content is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
@@ -55,7 +54,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 
 @contextmanager
-def folder_atomic(path: Path) -> Iterator[Path]:
+def folder_atomic(path: Path) -> Generator[Path]:
     """Yields an empty folder beside `path` that becomes `path` on success and vanishes on failure.
 
     A killed process leaves the temporary folder: `remove_leftovers` deletes it.
@@ -81,7 +80,9 @@ def folder_atomic(path: Path) -> Iterator[Path]:
 
 def remove_leftovers(path: Path) -> None:
     """Deletes what killed writers of `path` left beside it; the caller holds the lock on `path`."""
-    for leftover in path.parent.glob(f".{path.name}{TEMPORARY}*"):
+    for leftover in list(path.parent.iterdir()):
+        if not leftover.name.startswith(f".{path.name}{TEMPORARY}"):
+            continue
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
 
 
@@ -102,12 +103,13 @@ def read_limited(path: Path, limit_bytes: int) -> bytes:
 
 
 def sha256_file(path: Path) -> str:
+    """64 hex digits, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def file_lock(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Generator[None]:
     """Holds the lock file `path` for this process; the system frees it when the process dies.
 
     Raises:
@@ -137,7 +139,7 @@ def file_lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def folder_lock(path: Path) -> Iterator[None]:
+def folder_lock(path: Path) -> Generator[None]:
     """Holds the folder for this process, creating it if needed; errors as `file_lock`."""
     path.mkdir(parents=True, exist_ok=True)
     with file_lock(path / ".lock"):
@@ -155,15 +157,15 @@ def canonical_json(obj: object) -> str:
     return json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _check_keys(obj: Any) -> None:
+def _check_keys(obj: object) -> None:
     # json would turn 1 and "1" into the same key, and two values into one hash.
     if isinstance(obj, dict):
-        for key, value in obj.items():
+        for key, value in cast("dict[Any, Any]", obj).items():
             if not isinstance(key, str):
                 raise TypeError(f"key {key!r} is not a string")
             _check_keys(value)
     elif isinstance(obj, (list, tuple)):
-        for value in obj:
+        for value in cast("list[Any]", obj):
             _check_keys(value)
 
 

@@ -8,8 +8,6 @@ a chain from the run's first event. Checkpoints store a link too, so that a reco
 after a checkpoint no longer fits it (`verify_link`). An event's link also covers its own fields.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -17,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from shoal.core.files import canonical_json
 
@@ -27,86 +25,10 @@ _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _EVIDENCE_CHARACTERS = 200
 
 
-class Record:
-    """Appends to one run folder's record; one writer at a time: the caller locks the folder."""
-
-    def __init__(self, folder: Path, metrics: _Log, events: _Log, attempt: int, previous: str):
-        self.folder = folder
-        self.attempt = attempt
-        self._metrics = metrics
-        self._events = events
-        self._previous = previous
-
-    @classmethod
-    def open(cls, folder: Path, *, attempt: int | None = None) -> Self:
-        """Opens or creates the record; a torn last line is cut and told as event `torn`.
-
-        Args:
-            folder: the run folder.
-            attempt: stands on every line; None means one more than the highest recorded, from 1.
-
-        Raises:
-            ValueError: a line other than the last is not JSON, or the last event has no link.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        metrics, events = _Log(folder / METRICS), _Log(folder / EVENTS)
-        last_link = events.last.get("link")
-        if events.last and not _is_link(last_link):
-            raise ValueError(f"{events.path}: the last event has no link; restore the file")
-        previous = last_link["link"] if last_link else ""
-        if attempt is None:
-            attempt = max(metrics.highest_attempt, events.highest_attempt) + 1
-        record = cls(folder, metrics, events, attempt, previous)
-        for log in (metrics, events):
-            if log.torn:
-                text = log.torn[:_EVIDENCE_CHARACTERS].decode(errors="replace")
-                record.event("torn", file=log.path.name, bytes=len(log.torn), text=text)
-        return record
-
-    def metric(self, step: int, values: Mapping[str, Any]) -> None:
-        """Appends one line of numbers and lists of numbers; non-finite ones become strings."""
-        assert not {"step", "attempt"} & values.keys(), "step and attempt are the line's own"
-        line = {"step": step, "attempt": self.attempt, **_plain(dict(values))}
-        self._metrics.append(json.dumps(line, allow_nan=False))
-
-    def event(self, kind: str, **fields: Any) -> None:
-        """Appends one event with its link; what came before is on disk first."""
-        assert not {"kind", "time", "attempt", "link"} & fields.keys(), "these are the line's own"
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"kind": kind, "time": now, "attempt": self.attempt, **_plain(fields)}
-        link = _linked({**self._state(), "event": _sha256(line)})
-        self._events.append(json.dumps({**line, "link": link}, allow_nan=False))
-        self._events.sync()
-        self._previous = link["link"]
-
-    def link(self) -> dict[str, Any]:
-        """The link of this moment, for a checkpoint's manifest; both files are on disk after it."""
-        return _linked(self._state())
-
-    def _state(self) -> dict[str, Any]:
-        self._metrics.sync()
-        self._events.sync()
-        return {
-            "metrics": self._metrics.state(),
-            "events": self._events.state(),
-            "previous": self._previous,
-        }
-
-    def close(self) -> None:
-        self._metrics.close()
-        self._events.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 class _Log:
     """One append-only file with its running SHA-256; `torn` is what was cut on opening."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.torn = b""
         self.last: dict[str, Any] = {}
@@ -144,6 +66,85 @@ class _Log:
         self._file.close()
 
 
+class Record:
+    """Appends to one run folder's record; one writer at a time: the caller locks the folder."""
+
+    def __init__(
+        self, folder: Path, metrics: _Log, events: _Log, attempt: int, previous: str
+    ) -> None:
+        self.folder = folder
+        self.attempt = attempt
+        self._metrics = metrics
+        self._events = events
+        self._previous = previous
+
+    @classmethod
+    def open(cls, folder: Path, *, attempt: int | None = None) -> Self:
+        """Opens or creates the record; a torn last line is cut and told as event `torn`.
+
+        Args:
+            folder: the run folder.
+            attempt: stands on every line; None means one more than the highest recorded, from 1.
+
+        Raises:
+            ValueError: a line other than the last is not JSON, or the last event has no link.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        metrics, events = _Log(folder / METRICS), _Log(folder / EVENTS)
+        last_link = events.last.get("link")
+        if events.last and not _is_link(last_link):
+            raise ValueError(f"{events.path}: the last event has no link; restore the file")
+        previous = last_link["link"] if last_link else ""
+        if attempt is None:
+            attempt = max(metrics.highest_attempt, events.highest_attempt) + 1
+        record = cls(folder, metrics, events, attempt, previous)
+        for log in (metrics, events):
+            if log.torn:
+                text = log.torn[:_EVIDENCE_CHARACTERS].decode(errors="replace")
+                record.event("torn", file=log.path.name, bytes=len(log.torn), text=text)
+        return record
+
+    def metric(self, step: int, values: Mapping[str, Any]) -> None:
+        """Appends one line of numbers and lists of numbers; non-finite ones become strings."""
+        assert not {"step", "attempt"} & values.keys(), "step and attempt are the line's own"
+        line = {"step": step, "attempt": self.attempt, **_plain_items(values)}
+        self._metrics.append(json.dumps(line, allow_nan=False))
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Appends one event with its link; what came before is on disk first."""
+        assert not {"kind", "time", "attempt", "link"} & fields.keys(), "these are the line's own"
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"kind": kind, "time": now, "attempt": self.attempt, **_plain_items(fields)}
+        link = _linked({**self._state(), "event": _sha256(line)})
+        self._events.append(json.dumps({**line, "link": link}, allow_nan=False))
+        self._events.sync()
+        self._previous = link["link"]
+
+    def link(self) -> dict[str, Any]:
+        """The link of this moment, for a checkpoint's manifest; both files are on disk after it."""
+        return _linked(self._state())
+
+    def _state(self) -> dict[str, Any]:
+        self._metrics.sync()
+        self._events.sync()
+        return {
+            "metrics": self._metrics.state(),
+            "events": self._events.state(),
+            "previous": self._previous,
+        }
+
+    def close(self) -> None:
+        """Closes both files; nothing is buffered."""
+        self._metrics.close()
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """One line per step, ascending; of several attempts at a step, the highest.
 
@@ -156,7 +157,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             known = steps.get(line["step"])
             if known is None or line["attempt"] >= known["attempt"]:
                 steps[line["step"]] = line
-    return [_numbers(steps[step]) for step in sorted(steps)]
+    return [{key: _numbers(value) for key, value in steps[step].items()} for step in sorted(steps)]
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
@@ -206,7 +207,7 @@ def verify_link(folder: Path, link: Mapping[str, Any]) -> list[str]:
 class _Prefixes:
     """SHA-256 of a file's first bytes, for sizes that ascend, in one pass."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._hash = hashlib.sha256()
         self._bytes = 0
@@ -241,7 +242,8 @@ def _link_problems(
     return problems
 
 
-def _is_link(link: Any) -> bool:
+def _is_link(candidate: object) -> bool:
+    link = cast("Mapping[str, Any]", candidate)
     try:
         sizes = [link[key]["bytes"] for key in ("metrics", "events")]
         hashes = [link[key]["sha256"] for key in ("metrics", "events")]
@@ -281,26 +283,30 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
         line = json.loads(raw)
     except ValueError:
         return None
-    return line if isinstance(line, dict) and raw.endswith(b"\n") else None
+    whole = isinstance(line, dict) and raw.endswith(b"\n")
+    return cast("dict[str, Any]", line) if whole else None
 
 
-def _plain(value: Any) -> Any:
+def _plain_items(values: Mapping[str, object]) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in values.items()}
+
+
+def _plain(value: object) -> object:
     """Python numbers, strings and lists; arrays become lists, non-finite floats become strings."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
+    to_list = getattr(value, "tolist", None)
+    if to_list is not None:
+        value = to_list()
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return _plain_items(cast("dict[str, object]", value))
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("list[object]", value)]
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: object) -> object:
     """Undoes what `_plain` does to non-finite floats."""
-    if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_numbers(item) for item in value]
+        return [_numbers(item) for item in cast("list[object]", value)]
     return _NONFINITE.get(value, value) if isinstance(value, str) else value
