@@ -1,4 +1,4 @@
-"""One way to run every test: 8 fake CPU devices, strict arrays, checked shapes, no network, no skips.
+"""Every test runs on 8 fake CPU devices, with strict arrays, checked shapes, no network, no skips.
 
 Everything before the first import of jax is set as environment variables, so that the processes
 that tests start have it too.
@@ -33,7 +33,7 @@ def _set_environment() -> None:
 
 _set_environment()
 # Kept for the whole session: modules of shoal imported from here on have their shapes checked.
-_HOOK = jaxtyping.install_import_hook("shoal", "beartype.beartype")
+_HOOK = jaxtyping.install_import_hook("shoal", "typecheck.check")
 
 _not_run: list[str] = []
 

@@ -1,0 +1,185 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal import __version__
+from shoal.cli import VERBS, as_lines, build_parser, flat, main
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch):
+    """Put a function in the place of a job's, for one test."""
+
+    def put(module: str, name: str, function: Any) -> None:
+        fake = types.ModuleType(f"shoal.jobs.{module}")
+        setattr(fake, name, function)
+        monkeypatch.setitem(sys.modules, f"shoal.jobs.{module}", fake)
+
+    return put
+
+
+def _raise(error: BaseException):
+    def job(*_: Any, **__: Any) -> None:
+        raise error
+
+    return job
+
+
+CALLS = [
+    ("quickstart", "quickstart", "quickstart --text notes --set train.seed=1",
+     (), {"text": Path("notes"), "overrides": ["train.seed=1"], "json": False}),
+    ("show", "show", "show d512 --set a.b=c --set d=e", ("d512", ["a.b=c", "d=e"]), {}),
+    ("count", "count", "count flagship", ("flagship", []), {}),
+    ("prepare", "prepare_recipe", "prepare my.py:mine", ("my.py:mine", []), {}),
+    ("train", "train", "train d512 --run r --change why", ("d512", [], "r", "why"), {}),
+    ("train", "train", "train d512", ("d512", [], None, None), {}),
+    ("evaluate", "evaluate_run", "eval r --step 40", ("r", 40), {}),
+    ("report", "report", "report r", ("r",), {}),
+    ("generate", "generate", "generate r --prompt 'To be' --tokens 5 --temperature 0 --seed 3",
+     ("r", "To be", 5, 0.0, 3), {}),
+    ("hash", "hash_run", "hash r", ("r",), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "name", "line", "args", "kwargs"), CALLS)
+def test_each_verb_calls_its_job_with_what_was_given(module, name, line, args, kwargs, job):
+    import shlex
+
+    calls = []
+
+    def record(*given: Any, **named: Any) -> dict[str, str]:
+        calls.append((given, named))
+        return {"text": "out"}
+
+    job(module, name, record)
+    assert main(shlex.split(line)) == 0
+    assert calls == [(args, kwargs)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_each_verb_shows_an_example_that_it_understands(verb, capsys):
+    import shlex
+
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    example = VERBS[verb].example
+    assert " ".join(f"example: {example}".split()) in " ".join(capsys.readouterr().out.split())
+    given = build_parser().parse_args(shlex.split(example)[1:])
+    assert given.verb == verb
+
+
+def test_version_is_printed(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"shoal {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["trian"], ["show"], ["show", "d512", "--sett", "a=b"]])
+def test_a_wrong_command_line_exits_2(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_with_json_stdout_is_one_object_whatever_the_job_says(job, capsys):
+    def chatty(recipe: str, overrides: list[str]) -> dict[str, Any]:
+        print("working")
+        return {"active": 5, "name": "é"}
+
+    job("count", "count", chatty)
+    assert main(["count", "d512", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.out == '{"active": 5, "name": "é"}\n'
+    assert said.err == "working\n"
+
+
+def test_a_users_error_is_one_line_and_exit_2(job, capsys):
+    job("show", "show", _raise(ValueError("unknown recipe 'd51'; nearest: d512")))
+    assert main(["show", "d51"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "error: unknown recipe 'd51'; nearest: d512\n"
+    assert said.out == ""
+
+
+def test_debug_shows_where_a_users_error_came_from(job, capsys, monkeypatch):
+    monkeypatch.setenv("SHOAL_DEBUG", "1")
+    job("show", "show", _raise(ValueError("no")))
+    assert main(["show", "d512"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line_and_exit_2(job, capsys):
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/r/metrics.jsonl")
+    job("train", "train", _raise(full))
+    assert main(["train", "d512"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "No space left" in said
+    assert "metrics.jsonl" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_our_own_mistakes_are_not_hidden(job):
+    job("show", "show", _raise(AssertionError("ours")))
+    with pytest.raises(AssertionError, match="ours"):
+        main(["show", "d512"])
+    job("show", "show", _raise(FileNotFoundError(errno.ENOENT, "No such file", "x")))
+    with pytest.raises(FileNotFoundError):
+        main(["show", "d512"])
+
+
+def test_an_interrupt_says_how_to_go_on_and_exits_130(job, capsys):
+    job("quickstart", "quickstart", _raise(KeyboardInterrupt()))
+    assert main(["quickstart", "--text", "my notes"]) == 130
+    said = capsys.readouterr().err
+    assert "shoal quickstart --text 'my notes'" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_closed_pipe_ends_quietly(repository: Path):
+    program = (
+        "import sys, types; from shoal import cli\n"
+        "fake = types.ModuleType('shoal.jobs.show')\n"
+        "fake.show = lambda recipe, overrides: {'x': 'y' * 1_000_000}\n"
+        "sys.modules['shoal.jobs.show'] = fake\n"
+        "sys.exit(cli.main(['show', 'd512']))"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    said = subprocess.run(
+        [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert said.stderr == b""
+    assert said.returncode == 141
+
+
+def test_results_read_as_the_paths_that_set_takes():
+    result = {"model": {"num_heads": 4}, "data": {"sources": [{"name": "web"}, {"name": "law"}]},
+              "stages": [1, 2], "resumed": True, "rate": None, "empty": {}}  # fmt: skip
+    assert flat(result) == [
+        ("model.num_heads", 4),
+        ("data.sources.0.name", "web"),
+        ("data.sources.1.name", "law"),
+        ("stages", [1, 2]),
+        ("resumed", True),
+        ("rate", None),
+        ("empty", {}),
+    ]
+    lines = as_lines({"tensors": 535_477_106_688, "ok": False}).splitlines()
+    assert lines == ["tensors  535,477,106,688", "ok       false"]
+
+
+def test_json_stays_readable_by_machines(job, capsys):
+    job("hash", "hash_run", lambda run: {"hash": "ab", "step": 3})
+    assert main(["hash", "r", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"hash": "ab", "step": 3}
