@@ -1,0 +1,123 @@
+"""From a recipe's name, or `path.py:function`, and `a.b=c` overrides to one checked config.
+
+Recipes stand above the jobs, so they are found by name when asked for: every public function of
+`shoal.recipes` that returns a `Config` and needs no argument is a recipe.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from shoal.core.config import override
+from shoal.train.checks import check
+from shoal.train.config import Config
+
+type Recipe = Callable[[], Config]
+
+_PACKAGE = "shoal.recipes"
+OVERRIDDEN = "given: set for this run"
+
+
+def recipes() -> dict[str, Recipe]:
+    """Return every shipped recipe by name."""
+    found: dict[str, Recipe] = {}
+    for info in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
+        for name, recipe in _recipes_of(importlib.import_module(f"{_PACKAGE}.{info.name}")).items():
+            assert name not in found, f"two recipes are called {name}"
+            found[name] = recipe
+    return found
+
+
+def resolve(recipe: str, overrides: Sequence[str] = ()) -> Config:
+    """Return the config of a recipe with overrides applied and cross-checks passed.
+
+    Raises:
+        ValueError: unknown recipe, unreadable file, bad override, or settings that do not fit.
+    """
+    if ":" in recipe or recipe.endswith(".py"):
+        config = _from_file(recipe)
+    else:
+        config = _named(recipe)()
+    if overrides:
+        paths = [assignment.partition("=")[0].strip() for assignment in overrides]
+        config = override(config, overrides)
+        notes = {**config.notes, **dict.fromkeys(paths, OVERRIDDEN)}
+        config = dataclasses.replace(config, notes=notes)
+    check(config)
+    return config
+
+
+def _named(name: str) -> Recipe:
+    known = recipes()
+    if name not in known:
+        near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
+        listed = ", ".join(near or sorted(known))
+        raise ValueError(
+            f"unknown recipe {name!r}; {'nearest' if near else 'known'}: {listed}."
+            " A recipe of your own is given as path.py:function"
+        )
+    return known[name]
+
+
+def _from_file(reference: str) -> Config:
+    file, _, name = reference.rpartition(":") if ":" in reference else (reference, "", "")
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"recipe file {file} does not exist; give path.py:function")
+    module = _load(path)
+    found = getattr(module, name, None) if name else None
+    if not callable(found):
+        offered = ", ".join(f"{file}:{known}" for known in _recipes_of(module)) or "none"
+        what = f"has no function {name!r}" if name else "was given without a function"
+        raise ValueError(
+            f"recipe file {file} {what}; functions in it that return a Config: {offered}"
+        )
+    if _needs_arguments(found):
+        raise ValueError(f"recipe {reference} needs arguments; give each one a default")
+    config = found()
+    if not isinstance(config, Config):
+        raise ValueError(f"recipe {reference} returned {type(config).__name__}; return a Config")
+    return config
+
+
+def _load(path: Path) -> ModuleType:
+    name = f"shoal_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"recipe file {path} is not Python; give path.py:function")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and type hints look a class's module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(
+            f"recipe file {path} cannot be read: {type(error).__name__}: {error}; correct the file"
+        ) from error
+    return module
+
+
+def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
+    functions = inspect.getmembers(module, inspect.isfunction)
+    return {
+        name: function
+        for name, function in functions
+        if not name.startswith("_")
+        and function.__module__ == module.__name__
+        and typing.get_type_hints(function).get("return") is Config
+        and not _needs_arguments(function)
+    }
+
+
+def _needs_arguments(function: Callable[..., object]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return any(p.default is p.empty and p.kind not in variadic for p in parameters)

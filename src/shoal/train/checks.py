@@ -1,0 +1,141 @@
+"""What must hold between the parts of a config; each check is one function.
+
+A check returns what is wrong, with the value and what to do, or None. Fields check themselves in
+their own class; `check` refuses a config with every problem that it has.
+"""
+
+from collections.abc import Callable
+
+from shoal.train.config import Config
+
+type Check = Callable[[Config], str | None]
+
+
+def units_hold_whole_sequences(config: Config) -> str | None:
+    """A unit of the data order is cut into slices of one sequence each."""
+    unit, sequence = config.data.unit_tokens, config.train.sequence_tokens
+    if unit % sequence == 0:
+        return None
+    nearest = max(round(unit / sequence), 1) * sequence
+    return (
+        f"data.unit_tokens={unit} is not a multiple of train.sequence_tokens={sequence};"
+        f" use {nearest}"
+    )
+
+
+def corpus_is_cut_into_the_same_units(config: Config) -> str | None:
+    """The token store counts units of its own; the order must walk the same ones."""
+    order, store = config.data.unit_tokens, config.data.corpus.unit_tokens
+    if order == store:
+        return None
+    return (
+        f"data.unit_tokens={order} differs from data.corpus.unit_tokens={store};"
+        " give both the same value"
+    )
+
+
+def evaluation_fits_the_longest_context(config: Config) -> str | None:
+    """A unit is the longest context that the recipe plans."""
+    length, unit = config.eval.sequence_tokens, config.data.unit_tokens
+    if 2 <= length <= unit:
+        return None
+    return (
+        f"eval.sequence_tokens={length} is outside 2 .. data.unit_tokens={unit};"
+        f" use train.sequence_tokens={config.train.sequence_tokens}"
+    )
+
+
+def vocabulary_holds_the_tokenizer(config: Config) -> str | None:
+    """Every token id needs a row of the embedding."""
+    tokens, rows = config.data.corpus.tokenizer.vocab_size, config.model.vocab_size
+    if tokens <= rows:
+        return None
+    return (
+        f"data.corpus.tokenizer.vocab_size={tokens} exceeds model.vocab_size={rows};"
+        f" set model.vocab_size={tokens} or train a smaller tokenizer"
+    )
+
+
+def queries_keep_their_sign(config: Config) -> str | None:
+    """The context rule of the query scale falls below zero at a short enough context."""
+    for where, length in (
+        ("train", config.train.sequence_tokens),
+        ("eval", config.eval.sequence_tokens),
+    ):
+        scale = config.model.query_scale(length)
+        if scale <= 0.0:
+            return (
+                f"{where}.sequence_tokens={length} gives a query scale of {scale:.3g}, which is not"
+                f" positive; lower model.qk_scale_log={config.model.qk_scale_log}"
+                f" or model.base_context={config.model.base_context}"
+            )
+    return None
+
+
+def experts_expect_a_token(config: Config) -> str | None:
+    """Balancing looks for the token at rank T * K / E of each expert."""
+    assignments = config.train.tokens_per_step * config.model.top_k
+    if assignments >= config.model.num_experts:
+        return None
+    return (
+        f"a step of {config.train.tokens_per_step} tokens at model.top_k={config.model.top_k} makes"
+        f" {assignments} assignments for model.num_experts={config.model.num_experts};"
+        " raise train.batch_sequences or use fewer experts"
+    )
+
+
+def mixture_names_training_sources(config: Config) -> str | None:
+    """A cell is named after its source."""
+    cells = [source.name for source in config.data.corpus.training]
+    named = [name for name, _ in config.data.mixture]
+    unknown = [name for name in named if name not in cells]
+    if unknown:
+        return f"data.mixture names {', '.join(unknown)}; the corpus has {', '.join(cells)}"
+    twice = sorted({name for name in named if named.count(name) > 1})
+    return f"data.mixture names {', '.join(twice)} twice; keep one weight each" if twice else None
+
+
+def mixture_weights_are_shares(config: Config) -> str | None:
+    """Weights are relative; at least one must be above zero."""
+    negative = [f"{name}={weight}" for name, weight in config.data.mixture if not weight >= 0.0]
+    if negative:
+        return f"data.mixture has {', '.join(negative)}; use weights of 0 or more"
+    if config.data.mixture and not any(weight > 0.0 for _, weight in config.data.mixture):
+        return "data.mixture gives every source weight 0; raise one, or leave the mixture empty"
+    return None
+
+
+def lanes_hold_every_cell(config: Config) -> str | None:
+    """A table gives each cell a whole number of lanes, at least one."""
+    mixture = config.data.mixture
+    num_cells = sum(w > 0 for _, w in mixture) if mixture else len(config.data.corpus.training)
+    if config.data.table_lanes >= num_cells:
+        return None
+    return (
+        f"data.table_lanes={config.data.table_lanes} is below the {num_cells} sources of the"
+        " mixture; use at least that many"
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    units_hold_whole_sequences,
+    corpus_is_cut_into_the_same_units,
+    evaluation_fits_the_longest_context,
+    vocabulary_holds_the_tokenizer,
+    queries_keep_their_sign,
+    experts_expect_a_token,
+    mixture_names_training_sources,
+    mixture_weights_are_shares,
+    lanes_hold_every_cell,
+)
+
+
+def check(config: Config) -> None:
+    """Refuse a config whose parts do not fit.
+
+    Raises:
+        ValueError: every problem, one a line.
+    """
+    problems = [problem for problem in (found(config) for found in CHECKS) if problem]
+    if problems:
+        raise ValueError("\n".join(problems))
