@@ -4,6 +4,7 @@ A check returns what is wrong, with the value and what to do, or None. Fields ch
 their own class; `check` refuses a config with every problem that it has.
 """
 
+import math
 from collections.abc import Callable
 
 from shoal.train.config import Config
@@ -97,9 +98,9 @@ def mixture_names_training_sources(config: Config) -> str | None:
 
 def mixture_weights_are_shares(config: Config) -> str | None:
     """Weights are relative; at least one must be above zero."""
-    negative = [f"{name}={weight}" for name, weight in config.data.mixture if not weight >= 0.0]
-    if negative:
-        return f"data.mixture has {', '.join(negative)}; use weights of 0 or more"
+    bad = [f"{name}={w}" for name, w in config.data.mixture if not (math.isfinite(w) and w >= 0)]
+    if bad:
+        return f"data.mixture has {', '.join(bad)}; use finite weights of 0 or more"
     if config.data.mixture and not any(weight > 0.0 for _, weight in config.data.mixture):
         return "data.mixture gives every source weight 0; raise one, or leave the mixture empty"
     return None
