@@ -1,0 +1,99 @@
+"""The whole optimizer from the weight declarations: three groups, one schedule.
+
+    muonh  matrices: orthogonalized Nesterov momentum, hyperball step
+    adamh  the output head: Adam's direction, hyperball step, at the matrices' rate
+    adam   embedding, router, head gate, norm gains, convolutions: Adam, with decay where declared
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from shoal.arrays.weights import WeightSpec
+from shoal.optim.config import OptimizerConfig
+from shoal.optim.hyperball import hyperball_step
+from shoal.optim.law import Rates, num_warmup_steps
+from shoal.optim.muonh import muon_direction
+
+type StepRates = dict[str, Array]
+
+
+def build(
+    described: Any, config: OptimizerConfig, peak: Rates
+) -> optax.GradientTransformationExtraArgs:
+    """Return the transform; `update` takes the extra argument `rates` (see `step_rates`).
+
+    Args:
+        described: the model's tree of WeightSpecs; groups and norm axes come from it.
+    """
+    adam = _loosely_typed(
+        optax.scale_by_adam(b1=config.adam_beta1, b2=peak.beta2, eps=peak.eps)
+    )
+    directions = optax.partition(
+        {
+            "muonh": muon_direction(config.momentum, jnp.dtype(config.newton_schulz_dtype)),
+            "adamh": adam,
+            "adam": adam,
+            "balance": optax.set_to_zero(),
+        },
+        jax.tree.map(lambda spec: spec.group, described),
+    )
+    return optax.chain(directions, _apply_rates(described))
+
+
+def _loosely_typed(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Let a library transform mix Python floats with its integer count under strict promotion."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        with jax.numpy_dtype_promotion("standard"):
+            return transform.update(updates, state, params)
+
+    return optax.GradientTransformation(transform.init, update)
+
+
+def step_rates(
+    step: Int[Array, ""], config: OptimizerConfig, peak: Rates, num_steps: int
+) -> StepRates:
+    """Return each group's rate, and `decay`, of the update after `step` earlier ones.
+
+    The same straight lines as `law.schedule_fraction` and `law.decay_coefficient`.
+    """
+    at = step.astype(jnp.float32)
+    warmup = num_warmup_steps(config, num_steps)
+    rising = at / max(warmup, 1)
+    progress = jnp.clip((at - warmup) / (num_steps - warmup), 0.0, 1.0)
+    falling = 1.0 + (config.final_fraction - 1.0) * progress
+    fraction = jnp.where(step < warmup, rising, falling)
+    decay = config.decay * jnp.maximum(1.0 - at / num_steps, 0.0)
+    decay = jnp.where(step < config.decay_from_step, jnp.zeros_like(decay), decay)
+    muon, adam = fraction * peak.muon_lr, fraction * peak.adam_lr
+    return {"muonh": muon, "adamh": muon, "adam": adam, "decay": decay}
+
+
+def _apply_rates(described: Any) -> optax.GradientTransformationExtraArgs:
+    def init(params: Any) -> optax.EmptyState:
+        del params
+        return optax.EmptyState()
+
+    def update(
+        updates: Any,
+        state: optax.EmptyState,
+        params: Any = None,
+        *,
+        rates: StepRates,
+        **_extra: Any,
+    ) -> tuple[Any, optax.EmptyState]:
+        def one(spec: WeightSpec, u: Float[Array, "..."], w: Float[Array, "..."]) -> Array:
+            if spec.group == "balance":
+                return u
+            if spec.group in ("muonh", "adamh"):
+                return hyperball_step(w, u, rates[spec.group], spec.norm_axes) - w
+            pull = u + rates["decay"] * w if spec.decay else u
+            return -rates["adam"] * pull
+
+        return jax.tree.map(one, described, updates, params), state
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,86 @@
+"""Muon's direction: Nesterov momentum, then an approximately orthogonal matrix of it.
+
+Five Newton-Schulz iterations with five coefficient triples (not the classic single one). Matrices
+of one shape are orthogonalized as one batch, whichever leaves they come from; experts one by one.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+TRIPLES = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+_FLOOR = 1e-8
+
+
+class MomentumState(NamedTuple):
+    """One float32 buffer per matrix leaf."""
+
+    buffer: Any
+
+
+def newton_schulz(x: Float[Array, "n I O"], dtype: Any) -> Float[Array, "n I O"]:
+    """Orthogonalize each matrix of a wide batch (I <= O).
+
+    Args:
+        dtype: of the products: bfloat16 on accelerators, float32 on a CPU, where bf16 is slower.
+    """
+    assert x.shape[-2] <= x.shape[-1], x.shape
+    norm = jnp.sqrt(jnp.sum(jnp.square(x), axis=(-2, -1), keepdims=True))
+    y = (x / (norm + _FLOOR)).astype(dtype)
+    for a, b, c in TRIPLES:
+        gram = jnp.einsum("nio,njo->nij", y, y)
+        poly = b * gram + c * jnp.einsum("nij,njk->nik", gram, gram)
+        y = a * y + jnp.einsum("nij,njo->nio", poly, y)
+    return y.astype(x.dtype)
+
+
+def orthogonalize(matrices: list[Array], dtype: Any) -> list[Array]:
+    """Orthogonalize the last two axes of every leaf, batched over leaves of one shape."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    flat: list[Array] = []
+    for index, leaf in enumerate(matrices):
+        wide = leaf if leaf.shape[-2] <= leaf.shape[-1] else jnp.swapaxes(leaf, -1, -2)
+        flat.append(wide.reshape(-1, *wide.shape[-2:]))
+        groups.setdefault((wide.shape[-2], wide.shape[-1]), []).append(index)
+    out: list[Array] = list(matrices)
+    for members in groups.values():
+        batch = jnp.concatenate([flat[i] for i in members])
+        result = newton_schulz(batch, dtype)
+        start = 0
+        for i in members:
+            count, leaf = flat[i].shape[0], matrices[i]
+            part = result[start : start + count]
+            start += count
+            if leaf.shape[-2] > leaf.shape[-1]:
+                part = jnp.swapaxes(part, -1, -2)
+            out[i] = part.reshape(leaf.shape)
+    return out
+
+
+def muon_direction(momentum: float, dtype: Any) -> optax.GradientTransformation:
+    """buffer <- m * buffer + g;  u <- m * buffer + g, orthogonalized.
+
+    The usual factor sqrt(max(1, fan_out / fan_in)) would cancel in the hyperball step.
+    """
+
+    def init(params: Any) -> MomentumState:
+        return MomentumState(jax.tree.map(jnp.zeros_like, params))
+
+    def update(updates: Any, state: MomentumState, params: Any = None) -> tuple[Any, MomentumState]:
+        del params
+        buffer = jax.tree.map(lambda b, g: momentum * b + g, state.buffer, updates)
+        nesterov = jax.tree.map(lambda b, g: momentum * b + g, buffer, updates)
+        leaves, structure = jax.tree.flatten(nesterov)
+        turned = jax.tree.unflatten(structure, orthogonalize(leaves, dtype))
+        return turned, MomentumState(buffer)
+
+    return optax.GradientTransformation(init, update)

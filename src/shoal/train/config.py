@@ -1,0 +1,83 @@
+"""The one config of a run: everything that a recipe returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.core.config import identity, numerics, placement
+from shoal.data.config import CorpusConfig
+from shoal.model.config import ModelConfig
+from shoal.optim.config import OptimizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which corpus, in which proportions, in which order.
+
+    `mixture` gives each cell's weight; a cell of the corpus that it does not name has weight 0.
+    Empty means in proportion to tokens.
+    """
+
+    corpus: CorpusConfig = identity()
+    mixture: tuple[tuple[str, float], ...] = identity(())
+    unit_tokens: int = identity()
+    table_lanes: int = identity(1024)
+    seed: int = identity(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long, how wide, how often."""
+
+    num_steps: int = identity()
+    batch_sequences: int = identity()
+    sequence_tokens: int = identity()
+    seed: int = identity(0)
+    accumulation: int = numerics(1)
+    checkpoint_every_steps: int = placement(100)
+    checkpoint_every_s: float = placement(600.0)
+    keep_checkpoints: int = placement(2)
+    log_every_steps: int = placement(1)
+    detail_every_steps: int = placement(20)
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "batch_sequences", "sequence_tokens", "accumulation"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"train.{name}={getattr(self, name)} must be at least 1")
+        if self.batch_sequences % self.accumulation:
+            raise ValueError(
+                f"train.accumulation={self.accumulation} does not divide"
+                f" batch_sequences={self.batch_sequences}"
+            )
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_sequences * self.sequence_tokens
+
+    @property
+    def tokens(self) -> int:
+        return self.tokens_per_step * self.num_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Held-out evaluation and samples; every token is scored in windows of `sequence_tokens`."""
+
+    sequence_tokens: int = identity()
+    batch_sequences: int = placement(16)
+    every_steps: int = placement(0)
+    sample_tokens: int = placement(96)
+    sample_prompts: tuple[str, ...] = placement(())
+    sample_temperature: float = placement(0.8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run. `notes` maps a path to where its number comes from; it is not fingerprinted."""
+
+    name: str = placement()
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    data: DataConfig
+    train: TrainConfig
+    eval: EvalConfig
+    notes: Mapping[str, str] = placement()
