@@ -1,0 +1,62 @@
+"""Word n-grams of many texts at once, as 64-bit hashes.
+
+A *word* is what white space separates after lower-casing and after every character that is not a
+letter, a mark or a digit is taken out: `Don't` and `don’t` are both `dont`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from jaxtyping import Int, UInt64
+
+_NOT_WORD = r"[^\pL\pM\pN\pZ\s]+"
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """The words of consecutive documents; document d has words starts[d] to starts[d + 1]."""
+
+    words: pa.StringArray
+    hashes: UInt64[np.ndarray, "words"]
+    starts: Int[np.ndarray, "documents_plus_one"]
+
+    def of(self, document: int) -> list[str]:
+        """One document's words."""
+        first, last = self.starts[document], self.starts[document + 1]
+        return self.words[first:last].to_pylist()
+
+
+def words_of(texts: pa.StringArray) -> Words:
+    """The words of every text."""
+    cleaned = pc.replace_substring_regex(pc.utf8_lower(texts), pattern=_NOT_WORD, replacement="")
+    lists = pc.utf8_split_whitespace(cleaned)
+    flat, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
+    full = pc.not_equal(flat, "")  # white space at either end splits off an empty word
+    flat, parents = flat.filter(full), parents.filter(full)
+    counts = np.bincount(parents.to_numpy(), minlength=len(texts))
+    coded = flat.dictionary_encode()
+    distinct = np.fromiter(
+        (xxhash.xxh3_64_intdigest(word.encode()) for word in coded.dictionary.to_pylist()),
+        np.uint64,
+    )
+    hashes = distinct[coded.indices.to_numpy()] if len(flat) else np.empty(0, np.uint64)
+    return Words(words=flat, hashes=hashes, starts=np.concatenate([[0], np.cumsum(counts)]))
+
+
+def ngram_hashes(
+    words: Words, length: int
+) -> tuple[UInt64[np.ndarray, "grams"], Int[np.ndarray, "grams"]]:
+    """Hashes of all n-grams inside documents, and where in `words` each begins."""
+    total = len(words.hashes) - length + 1
+    if total <= 0:
+        return np.empty(0, np.uint64), np.empty(0, np.int64)
+    rolled = np.zeros(total, np.uint64)
+    for place in range(length):
+        rolled = rolled * _FACTOR + words.hashes[place : place + total]
+    ends = np.repeat(words.starts[1:], np.diff(words.starts))[:total]
+    begins = np.flatnonzero(np.arange(total) + length <= ends)
+    return rolled[begins], begins

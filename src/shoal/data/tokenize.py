@@ -1,0 +1,234 @@
+"""Stages `tokenizer` and `tokens`: byte-level BPE from training text, and the token store.
+
+Stage `tokenizer` writes `tokenizer.json`, which the `tokenizers` library reads. Facts: vocab_size,
+sample_bytes per source. It sees training text only: of every source whole documents in the order of
+a keyed hash, up to its share of the sample. Shares follow the sources' weights; what a small source
+leaves of its share goes to the others.
+
+Stage `tokens` writes the token store:
+  cells/CELL.bin  little-endian unsigned integers, every document followed by EOS, in id order;
+                  the cell of a source has the source's name
+  store.json      {"dtype", "eos", "vocab_size", "unit_tokens", "cells": {CELL: {"tokens",
+                  "documents", "units", "tail_tokens"}}}; the tail is what is left below a unit
+Facts: the same, and bytes per cell.
+
+End of text has id 0 and is no token of the encoder: text that holds the literal `<|endoftext|>` is
+encoded as ordinary characters, so id 0 in a store always ends a document.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from shoal.core.artifact import Artifact, build
+from shoal.core.config import plain
+from shoal.core.files import write_atomic
+from shoal.core.progress import Progress
+from shoal.data.config import CorpusConfig, TokenizerConfig
+from shoal.data.training import Split
+
+REVISION = 1
+EOS = "<|endoftext|>"
+EOS_ID = 0
+TOKENIZER = "tokenizer.json"
+STORE = "store.json"
+
+
+def tokenizer_artifact(
+    root: Path, corpus: CorpusConfig, split: Split, inputs: dict[str, str], progress: Progress
+) -> Artifact:
+    """Finds or makes the corpus' tokenizer."""
+    config = corpus.tokenizer
+
+    def make(folder: Path) -> dict[str, Any]:
+        sizes = {source.name: split.sizes(source.name) for source in corpus.training}
+        weights = {source.name: source.tokenizer_weight for source in corpus.training}
+        totals = {name: sum(found.values()) for name, found in sizes.items()}
+        shares = share_out(totals, weights, config.sample_bytes)
+        picked = {name: _sample(found, shares[name], config.key) for name, found in sizes.items()}
+        total = sum(sizes[name][one] for name in picked for one in picked[name])
+        with progress.task("train tokenizer", total, "bytes") as task:
+            texts = [text for name in picked for text in _texts(split, name, picked[name])]
+            tokenizer = train(texts, config)
+            task.advance(total)
+        write_atomic(folder / TOKENIZER, tokenizer.to_str(pretty=True))
+        return {
+            "vocab_size": tokenizer.get_vocab_size(),
+            "sample_bytes": {
+                name: sum(sizes[name][one] for one in found) for name, found in picked.items()
+            },
+        }
+
+    literals = {
+        "tokenizer": plain(config),
+        "weights": [[source.name, source.tokenizer_weight] for source in corpus.training],
+    }
+    return build(
+        root,
+        f"{corpus.name}-tokenizer",
+        stage="tokenizer",
+        revision=REVISION,
+        literals=literals,
+        inputs=inputs,
+        make=make,
+    )
+
+
+def share_out(totals: dict[str, int], weights: dict[str, float], budget: int) -> dict[str, int]:
+    """Bytes per source: in proportion to weights, and never more than the source has."""
+    shares: dict[str, int] = {}
+    open_names = sorted(totals)
+    while open_names:
+        mass = sum(weights[name] for name in open_names)
+        left = budget - sum(shares.values())
+        fair = {name: int(left * weights[name] / mass) if mass else 0 for name in open_names}
+        full = [name for name in open_names if totals[name] <= fair[name]]
+        shares |= {name: totals[name] for name in full} or fair
+        open_names = [name for name in open_names if name not in shares]
+    return shares
+
+
+def train(texts: list[str], config: TokenizerConfig) -> Tokenizer:
+    """Byte-level BPE with every byte and EOS (id 0) in its vocabulary.
+
+    Raises:
+        ValueError: the text is too little for the vocabulary.
+    """
+    blank = Tokenizer(models.BPE())
+    blank.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    blank.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=[EOS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    blank.train_from_iterator(texts, trainer)
+    tree = json.loads(blank.to_str())
+    # Left in the vocabulary and taken from the added tokens, EOS is an id that no text encodes to.
+    tree["added_tokens"] = []
+    tokenizer = Tokenizer.from_str(json.dumps(tree))
+    size = tokenizer.get_vocab_size()
+    if size != config.vocab_size:
+        raise ValueError(
+            f"the training text gives {size} tokens only, fewer than vocab_size="
+            f"{config.vocab_size}; give more text or set tokenizer.vocab_size={size}"
+        )
+    assert tokenizer.token_to_id(EOS) == EOS_ID, "special tokens come first"
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Reads a `tokenizer.json` of the stage."""
+    return Tokenizer.from_file(str(path))
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Little-endian uint16 where it holds every id, else uint32."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def tokens(
+    root: Path,
+    corpus: CorpusConfig,
+    split: Split,
+    tokenizer: Artifact,
+    inputs: dict[str, str],
+    progress: Progress,
+) -> Artifact:
+    """Finds or makes the token store.
+
+    Raises:
+        ValueError: no source fills one unit.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        encoder = load_tokenizer(tokenizer.path / TOKENIZER)
+        (folder / "cells").mkdir()
+        sizes = {source.name: split.sizes(source.name) for source in corpus.training}
+        total = sum(sum(found.values()) for found in sizes.values())
+        cells: dict[str, dict[str, int]] = {}
+        with progress.task("tokenize", total, "bytes") as task:
+            for name, found in sizes.items():
+                task.say(name)
+                path = folder / "cells" / f"{name}.bin"
+                count = 0
+                with path.open("wb") as file:
+                    for ids, done in _encoded(split, name, encoder):
+                        file.write(ids.tobytes())
+                        count += len(ids)
+                        task.advance(done)
+                units, tail = divmod(count, corpus.unit_tokens)
+                cells[name] = {
+                    "tokens": count,
+                    "documents": len(found),
+                    "units": units,
+                    "tail_tokens": tail,
+                }
+            task.say("")
+        _check_units(cells, corpus)
+        vocab = encoder.get_vocab_size()
+        store = {
+            "dtype": token_dtype(vocab).str,
+            "eos": EOS_ID,
+            "vocab_size": vocab,
+            "unit_tokens": corpus.unit_tokens,
+            "cells": cells,
+        }
+        write_atomic(folder / STORE, json.dumps(store, indent=1) + "\n")
+        return {**store, "bytes": {name: sum(found.values()) for name, found in sizes.items()}}
+
+    return build(
+        root,
+        f"{corpus.name}-tokens",
+        stage="tokens",
+        revision=REVISION,
+        literals={
+            "unit_tokens": corpus.unit_tokens,
+            "cells": [source.name for source in corpus.training],
+        },
+        inputs={**inputs, "tokenizer": tokenizer.digest},
+        make=make,
+    )
+
+
+def _sample(sizes: dict[str, int], budget: int, key: int) -> set[str]:
+    order = sorted(sizes, key=lambda one: (xxhash.xxh3_64_intdigest(one.encode(), seed=key), one))
+    picked: set[str] = set()
+    total = 0
+    for one in order:
+        total += sizes[one]
+        if total > budget and picked:
+            break
+        picked.add(one)
+    return picked
+
+
+def _texts(split: Split, source: str, picked: set[str]) -> Iterator[str]:
+    for batch in split.batches(source, ["id", "text"]):
+        columns = zip(batch["id"].to_pylist(), batch["text"].to_pylist(), strict=True)
+        yield from (text for identity, text in columns if identity in picked)
+
+
+def _encoded(split: Split, source: str, encoder: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
+    dtype = token_dtype(encoder.get_vocab_size())
+    for batch in split.batches(source, ["id", "text", "bytes"]):
+        for start in range(0, batch.num_rows, 256):
+            part = batch.slice(start, 256)
+            found = encoder.encode_batch_fast(part["text"].to_pylist(), add_special_tokens=False)
+            ids = [np.asarray([*one.ids, EOS_ID], dtype) for one in found]
+            yield np.concatenate(ids), sum(part["bytes"].to_pylist())
+
+
+def _check_units(cells: dict[str, dict[str, int]], corpus: CorpusConfig) -> None:
+    if not any(cell["units"] for cell in cells.values()):
+        most = max(cells, key=lambda name: cells[name]["tokens"])
+        raise ValueError(
+            f"the largest source {most} has {cells[most]['tokens']} tokens, less than one unit of "
+            f"{corpus.unit_tokens}; give more text or a smaller unit_tokens"
+        )

@@ -1,0 +1,103 @@
+"""Job `prepare`: from a corpus config to training tokens and held-out texts.
+
+Every stage is an artifact under HOME/corpora, found again by what went into it: a second call
+reads, a killed one goes on from the last finished stage.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from shoal.core.artifact import Artifact
+from shoal.core.progress import Progress
+from shoal.data.config import CorpusConfig
+from shoal.data.decontam import heldout
+from shoal.data.dedup import duplicates
+from shoal.data.manifest import Stages, corpus_artifact, read_corpus
+from shoal.data.normalize import documents
+from shoal.data.source import source_artifact
+from shoal.data.tokenize import TOKENIZER, load_tokenizer, tokenizer_artifact, tokens
+from shoal.data.training import Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A finished corpus.
+
+    Attributes:
+        corpus: the artifact that names all others.
+        store: the folder of the token store.
+        tokenizer_path: the `tokenizer.json`.
+        heldout: set -> domain -> texts; sets are `sources` and `domains`.
+        kinds: set -> domain -> kind of text; `code` is the kind that is shown, not gated.
+        facts: the content of `corpus.json` for the run folder.
+        reused: artifact name -> whether it was there already.
+    """
+
+    corpus: Artifact
+    store: Path
+    tokenizer_path: Path
+    heldout: dict[str, dict[str, list[str]]]
+    kinds: dict[str, dict[str, str]]
+    facts: dict[str, Any]
+    reused: Mapping[str, bool]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, read from its file."""
+        return load_tokenizer(self.tokenizer_path)
+
+
+def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
+    """Finds or makes everything that training and evaluation need of a corpus.
+
+    Raises:
+        ValueError: a source is missing, empty or not the pinned one, or an artifact is damaged.
+    """
+    root, downloads = home / "corpora", home / "downloads"
+    sources = {
+        source.name: source_artifact(root, source, downloads, progress) for source in corpus.sources
+    }
+    written = documents(root, corpus, sources, progress)
+    repeated = duplicates(root, corpus, written, progress)
+    held = heldout(root, corpus, written, repeated, progress)
+    split = Split(written, repeated, held)
+    inputs = {
+        "documents": written.digest,
+        "duplicates": repeated.digest,
+        "heldout": held.digest,
+    }
+    tokenizer = tokenizer_artifact(root, corpus, split, inputs, progress)
+    store = tokens(root, corpus, split, tokenizer, inputs, progress)
+    stages = Stages(
+        sources=sources,
+        documents=written,
+        duplicates=repeated,
+        heldout=held,
+        tokenizer=tokenizer,
+        tokens=store,
+    )
+    whole = corpus_artifact(root, corpus, stages)
+    reused = {artifact.name: artifact.reused for artifact in [*stages.all(), whole]}
+    progress.note(_summary(whole, reused))
+    return Prepared(
+        corpus=whole,
+        store=store.path,
+        tokenizer_path=tokenizer.path / TOKENIZER,
+        heldout=split.heldout_texts(corpus),
+        kinds={
+            "sources": {source.name: source.kind for source in corpus.training},
+            "domains": {source.domain: source.kind for source in corpus.evaluation},
+        },
+        facts=read_corpus(whole),
+        reused=reused,
+    )
+
+
+def _summary(corpus: Artifact, reused: Mapping[str, bool]) -> str:
+    found = sum(reused.values())
+    if found == len(reused):
+        return f"corpus {corpus.ref}: reused"
+    return f"corpus {corpus.ref}: made ({found} of {len(reused)} artifacts reused)"
