@@ -21,7 +21,7 @@ def test_an_override_changes_the_value_and_its_origin():
 
 
 def test_an_override_that_does_not_fit_the_rest_is_refused():
-    with pytest.raises(ValueError, match=r"data\.unit_tokens=65536 is not a multiple of"):
+    with pytest.raises(ValueError, match=r"data\.corpus\.unit_tokens=65536 is not a multiple of"):
         resolve("d512", ["train.sequence_tokens=5000"])
 
 

@@ -41,5 +41,5 @@ def test_clean_changes_the_stored_heads_and_nothing_else():
 
 def test_flagship_plans_its_order_in_units_of_the_longest_context():
     config = flagship()
-    assert config.data.unit_tokens == 262_144 == 64 * config.train.sequence_tokens
+    assert config.data.corpus.unit_tokens == 262_144 == 64 * config.train.sequence_tokens
     assert config.model.layer_kinds.count("global") == 12

@@ -22,9 +22,8 @@ NAME = d512().data.corpus.training[0].name
 NUM_SOURCES = len(d512().data.corpus.training)
 
 REFUSED = [
-    (checks.units_hold_whole_sequences, {"data__unit_tokens": 60_000}, "use 61440"),
-    (checks.units_hold_whole_sequences, {"data__unit_tokens": 100}, "use 4096"),
-    (checks.corpus_is_cut_into_the_same_units, {"data__unit_tokens": 8192}, "the same value"),
+    (checks.units_hold_whole_sequences, {"data__corpus__unit_tokens": 60_000}, "use 61440"),
+    (checks.units_hold_whole_sequences, {"data__corpus__unit_tokens": 100}, "use 4096"),
     (checks.evaluation_fits_the_longest_context, {"eval__sequence_tokens": 65_537}, "use train."),
     (checks.evaluation_fits_the_longest_context, {"eval__sequence_tokens": 1}, "outside 2 .."),
     (checks.vocabulary_holds_the_tokenizer, {"model__vocab_size": 300}, "set model.vocab_size="),
@@ -60,7 +59,7 @@ def test_every_check_is_listed_and_refuses_something():
 
 
 def test_a_config_is_refused_with_all_its_problems_at_once():
-    config = changed(data__unit_tokens=8192, model__vocab_size=300, data__table_lanes=1)
+    config = changed(data__corpus__unit_tokens=8192, model__vocab_size=300, data__table_lanes=1)
     with pytest.raises(ValueError, match="unit_tokens") as refused:
         checks.check(config)
     assert len(str(refused.value).splitlines()) == 3

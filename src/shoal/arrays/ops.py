@@ -1,8 +1,15 @@
 """Array functions that every floor above shares. Letters as in `house` order: B S D L F."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+
+def at_least_float32(dtype: Any) -> Any:
+    """Return the dtype in which sums and statistics are taken: float32, or the wider one given."""
+    return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
 def along_last(vector: Float[Array, " D"], like: Float[Array, "*batch D"]) -> Array:
@@ -26,6 +33,6 @@ def rms_norm(
 
 def unit_rms(x: Float[Array, "*batch H"], eps: float) -> Float[Array, "*batch H"]:
     """Root-mean-square norm without gain; statistics in float32 or wider."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(at_least_float32(x.dtype))
     scale = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     return (wide * scale).astype(x.dtype)

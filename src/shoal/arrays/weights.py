@@ -53,9 +53,7 @@ class WeightSpec:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-def weight(
-    *axes: str, init: Init = "normal", group: Group = "muonh", decay: bool = False
-) -> Any:
+def weight(*axes: str, init: Init = "normal", group: Group = "muonh", decay: bool = False) -> Any:
     """Declare a parameter by its logical axes."""
     declared = {"axes": axes, "init": init, "group": group, "decay": decay}
     return dataclasses.field(metadata={_WEIGHT: declared})

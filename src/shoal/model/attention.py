@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from shoal.arrays.ops import matmul, unit_rms
+from shoal.arrays.ops import at_least_float32, matmul, unit_rms
 from shoal.arrays.weights import Weight, weight
 from shoal.model.config import ModelConfig
 from shoal.model.layers import short_conv
@@ -89,12 +89,10 @@ def rotate(x: Float[Array, "B S N H"], rotary_dim: int, theta: float) -> Float[A
     return jnp.concatenate([pairs_out.reshape(turned.shape), kept], axis=-1)
 
 
-def exclude_self(
-    y: Float[Array, "B S N H"], v: Float[Array, "B S M H"]
-) -> Float[Array, "B S N H"]:
+def exclude_self(y: Float[Array, "B S N H"], v: Float[Array, "B S M H"]) -> Float[Array, "B S N H"]:
     """Remove from each head's output its part along the token's own value (arXiv 2603.09078)."""
     batch, length, kv_heads, head_dim = v.shape
-    wide = jnp.promote_types(y.dtype, jnp.float32)
+    wide = at_least_float32(y.dtype)
     grouped = y.astype(wide).reshape(batch, length, kv_heads, -1, head_dim)
     own = v.astype(wide)[:, :, :, None, :]
     along = jnp.sum(grouped * own, axis=-1, keepdims=True)
@@ -201,7 +199,7 @@ def _attend_chunk(
     window: int | None,
 ) -> Float[Array, "B M G C H"]:
     batch, kv_heads, groups, rows, head_dim = q.shape
-    wide = jnp.promote_types(q.dtype, jnp.float32)
+    wide = at_least_float32(q.dtype)
     flat = q.reshape(batch, kv_heads, groups * rows, head_dim)
     scores = jnp.einsum("bmqh,bmxh->bmqx", flat, k, preferred_element_type=wide)
     scores = scores.reshape(batch, kv_heads, groups, rows, -1)

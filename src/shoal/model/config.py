@@ -73,7 +73,10 @@ class ModelConfig:
                     f"model.{name}={getattr(self, name)} does not divide num_heads={self.num_heads};"
                     f" use one of {_divisors(self.num_heads)}"
                 )
-        if self.kv_heads_stored_global is not None and self.kv_heads_stored_global < self.kv_heads_global:
+        if (
+            self.kv_heads_stored_global is not None
+            and self.kv_heads_stored_global < self.kv_heads_global
+        ):
             raise ValueError(
                 f"model.kv_heads_stored_global={self.kv_heads_stored_global} is below"
                 f" kv_heads_global={self.kv_heads_global}; store at least as many heads as are used"

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shoal.arrays.ops import at_least_float32
 from shoal.arrays.weights import Weight, describe, part, weight
 from shoal.model.attention import Attention, attention
 from shoal.model.config import ModelConfig
@@ -66,7 +67,7 @@ def forward(
         Final hidden states in the compute dtype, and routing statistics with a leading axis of
         layers in model order.
     """
-    dtype = jnp.promote_types(p.embed.dtype, jnp.float32)
+    dtype = at_least_float32(p.embed.dtype)
     if config.compute_dtype == "bfloat16":
         dtype = jnp.bfloat16
     same = same_segment(segments, config.conv_taps)
@@ -130,7 +131,11 @@ def _run_layers(
         def period(x: Array, layers: tuple[Block, Block]) -> tuple[Array, RoutingStats]:
             locals_, global_ = layers
             return _in_order(
-                x, ["local"] * (every - 1) + ["global"], _split(locals_, every - 1), [global_], blocks
+                x,
+                ["local"] * (every - 1) + ["global"],
+                _split(locals_, every - 1),
+                [global_],
+                blocks,
             )
 
         scanned = (
@@ -170,14 +175,14 @@ def _split(stack: Block, count: int) -> list[Block]:
     leaves, structure = jax.tree.flatten(stack)
     columns = [jax.lax.split(leaf, (1,) * count, axis=0) for leaf in leaves]
     return [
-        jax.tree.unflatten(structure, [column[i].reshape(column[i].shape[1:]) for column in columns])
+        jax.tree.unflatten(
+            structure, [column[i].reshape(column[i].shape[1:]) for column in columns]
+        )
         for i in range(count)
     ]
 
 
 def logits(p: LM, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
     """Head product with float32 (or wider) output."""
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    wide = at_least_float32(hidden.dtype)
     return jnp.matmul(hidden, p.head.astype(hidden.dtype), preferred_element_type=wide)
-
-

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shoal.arrays.ops import at_least_float32
+
 
 class TokenLoss(NamedTuple):
     """Per token: cross-entropy in nats, and the log of the partition sum."""
@@ -37,7 +39,7 @@ def token_loss(
 def one_shot(
     hidden: Float[Array, "T D"], head: Float[Array, "D V"], targets: Int[Array, " T"]
 ) -> TokenLoss:
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    wide = at_least_float32(hidden.dtype)
     scores = jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide)
     log_z = jax.nn.logsumexp(scores, axis=-1)
     picked = jnp.take_along_axis(scores, targets[:, None], axis=-1)[:, 0]
@@ -53,7 +55,7 @@ def blocked(
 ) -> TokenLoss:
     """Running logsumexp over blocks of the vocabulary; each block is computed again backward."""
     tokens, vocab = hidden.shape[0], head.shape[1]
-    wide = jnp.promote_types(hidden.dtype, jnp.float32)
+    wide = at_least_float32(hidden.dtype)
     num_blocks = -(-vocab // block_vocab)
     padded = jnp.pad(head, ((0, 0), (0, num_blocks * block_vocab - vocab)))
 

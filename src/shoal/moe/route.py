@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shoal.arrays.ops import at_least_float32
+
 _WEIGHT_FLOOR = 1e-9
 _GRID_FLOOR = 1e-6
 
@@ -32,7 +34,7 @@ def router_logits(
     Args:
         round_bf16: round operands and result to bfloat16, as the public run did.
     """
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = at_least_float32(x.dtype)
     if round_bf16:
         low = jnp.bfloat16
         return jnp.matmul(x.astype(low), router.astype(low)).astype(wide)

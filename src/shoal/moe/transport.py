@@ -9,7 +9,7 @@ Expert parameters are an argument, never closed over: closures over sharded arra
 `shard_map`. With nothing dropped all transports give the same numbers.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -25,6 +25,7 @@ class Dropped(NamedTuple):
     receiver: Int[Array, ""]
 
 
+@runtime_checkable
 class Carry(Protocol):
     """The signature above; the specification of a transport."""
 

@@ -1,18 +1,17 @@
 """The whole optimizer from the weight declarations: three groups, one schedule.
 
-    muonh  matrices: orthogonalized Nesterov momentum, hyperball step
-    adamh  the output head: Adam's direction, hyperball step, at the matrices' rate
-    adam   embedding, router, head gate, norm gains, convolutions: Adam, with decay where declared
+muonh  matrices: orthogonalized Nesterov momentum, hyperball step
+adamh  the output head: Adam's direction, hyperball step, at the matrices' rate
+adam   embedding, router, head gate, norm gains, convolutions: Adam, with decay where declared
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from shoal.arrays.weights import WeightSpec
 from shoal.optim.config import OptimizerConfig
 from shoal.optim.hyperball import hyperball_step
 from shoal.optim.law import Rates, num_warmup_steps
@@ -21,17 +20,26 @@ from shoal.optim.muonh import muon_direction
 type StepRates = dict[str, Array]
 
 
+class Declared(Protocol):
+    """What the optimizer reads of a weight's declaration (`arrays.weights.WeightSpec`)."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def norm_axes(self) -> tuple[int, ...]: ...
+    @property
+    def decay(self) -> bool: ...
+
+
 def build(
     described: Any, config: OptimizerConfig, peak: Rates
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transform; `update` takes the extra argument `rates` (see `step_rates`).
 
     Args:
-        described: the model's tree of WeightSpecs; groups and norm axes come from it.
+        described: the model's tree of declarations; groups and norm axes come from it.
     """
-    adam = _loosely_typed(
-        optax.scale_by_adam(b1=config.adam_beta1, b2=peak.beta2, eps=peak.eps)
-    )
+    adam = _loosely_typed(optax.scale_by_adam(b1=config.adam_beta1, b2=peak.beta2, eps=peak.eps))
     directions = optax.partition(
         {
             "muonh": muon_direction(config.momentum, jnp.dtype(config.newton_schulz_dtype)),
@@ -86,7 +94,7 @@ def _apply_rates(described: Any) -> optax.GradientTransformationExtraArgs:
         rates: StepRates,
         **_extra: Any,
     ) -> tuple[Any, optax.EmptyState]:
-        def one(spec: WeightSpec, u: Float[Array, "..."], w: Float[Array, "..."]) -> Array:
+        def one(spec: Declared, u: Float[Array, "..."], w: Float[Array, "..."]) -> Array:
             if spec.group == "balance":
                 return u
             if spec.group in ("muonh", "adamh"):

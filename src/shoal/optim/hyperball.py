@@ -15,7 +15,7 @@ _FLOOR = 1e-10
 
 def sphere_norm(x: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
     """Frobenius norm over axes, kept as ones, in float32 or wider."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x if jnp.finfo(x.dtype).bits >= 32 else x.astype(jnp.float32)
     return jnp.sqrt(jnp.sum(jnp.square(wide), axis=axes, keepdims=True))
 
 

@@ -91,7 +91,6 @@ OPTIMIZER_NOTES: Mapping[str, str] = {
 
 _COMMON_NOTES: Mapping[str, str] = {
     "data.corpus.*": _STAND_IN,
-    "data.corpus.unit_tokens": "ours: the same as data.unit_tokens",
     "data.mixture": _STAND_IN,
     "data.table_lanes": "ours: shares to about 0.1 %",
     "data.seed": "ours: 0, as train.seed",
@@ -102,6 +101,7 @@ _COMMON_NOTES: Mapping[str, str] = {
     "train.keep_checkpoints": _CADENCE,
     "train.log_every_steps": _CADENCE,
     "train.detail_every_steps": _CADENCE,
+    "train.stop_after_skipped": _CADENCE,
     "eval.sequence_tokens": "published: issue #8435, the forecast's metric is at 4,096 tokens",
     "eval.sample_tokens": _CADENCE,
     "eval.sample_prompts": _CADENCE,
@@ -140,7 +140,7 @@ def published_model(
 def stand_in_data(unit_tokens: int) -> DataConfig:
     """Return the demo corpus cut into units of a published recipe's length."""
     corpus = dataclasses.replace(quickstart_corpus(), unit_tokens=unit_tokens)
-    return DataConfig(corpus=corpus, unit_tokens=unit_tokens)
+    return DataConfig(corpus=corpus)
 
 
 def whole(
@@ -221,7 +221,7 @@ def _rung(
             "name": "ours: the rung's width",
             "optimizer.decay": "published: the ladder ran before pull request #8833 brought it",
             "optimizer.decay_from_step": "ours: no effect at a decay of 0",
-            "data.unit_tokens": "ours: 16 sequences; no longer context is planned for a rung",
+            "data.corpus.unit_tokens": "ours: 16 sequences; no longer context is planned for a rung",
             "train.num_steps": "derived: 791 tokens per active parameter, nearest whole step",
             "train.batch_sequences": batch,
             "train.checkpoint_every_steps": "ours: with every evaluation",

@@ -14,34 +14,23 @@ type Check = Callable[[Config], str | None]
 
 def units_hold_whole_sequences(config: Config) -> str | None:
     """A unit of the data order is cut into slices of one sequence each."""
-    unit, sequence = config.data.unit_tokens, config.train.sequence_tokens
+    unit, sequence = config.data.corpus.unit_tokens, config.train.sequence_tokens
     if unit % sequence == 0:
         return None
     nearest = max(round(unit / sequence), 1) * sequence
     return (
-        f"data.unit_tokens={unit} is not a multiple of train.sequence_tokens={sequence};"
+        f"data.corpus.unit_tokens={unit} is not a multiple of train.sequence_tokens={sequence};"
         f" use {nearest}"
-    )
-
-
-def corpus_is_cut_into_the_same_units(config: Config) -> str | None:
-    """The token store counts units of its own; the order must walk the same ones."""
-    order, store = config.data.unit_tokens, config.data.corpus.unit_tokens
-    if order == store:
-        return None
-    return (
-        f"data.unit_tokens={order} differs from data.corpus.unit_tokens={store};"
-        " give both the same value"
     )
 
 
 def evaluation_fits_the_longest_context(config: Config) -> str | None:
     """A unit is the longest context that the recipe plans."""
-    length, unit = config.eval.sequence_tokens, config.data.unit_tokens
+    length, unit = config.eval.sequence_tokens, config.data.corpus.unit_tokens
     if 2 <= length <= unit:
         return None
     return (
-        f"eval.sequence_tokens={length} is outside 2 .. data.unit_tokens={unit};"
+        f"eval.sequence_tokens={length} is outside 2 .. data.corpus.unit_tokens={unit};"
         f" use train.sequence_tokens={config.train.sequence_tokens}"
     )
 
@@ -120,7 +109,6 @@ def lanes_hold_every_cell(config: Config) -> str | None:
 
 CHECKS: tuple[Check, ...] = (
     units_hold_whole_sequences,
-    corpus_is_cut_into_the_same_units,
     evaluation_fits_the_longest_context,
     vocabulary_holds_the_tokenizer,
     queries_keep_their_sign,

@@ -19,7 +19,6 @@ class DataConfig:
 
     corpus: CorpusConfig = identity()
     mixture: tuple[tuple[str, float], ...] = identity(())
-    unit_tokens: int = identity()
     table_lanes: int = identity(1024)
     seed: int = identity(0)
 
@@ -38,6 +37,7 @@ class TrainConfig:
     keep_checkpoints: int = placement(2)
     log_every_steps: int = placement(1)
     detail_every_steps: int = placement(20)
+    stop_after_skipped: int = placement(16)
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_sequences", "sequence_tokens", "accumulation"):

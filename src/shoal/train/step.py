@@ -87,7 +87,9 @@ def make_step(config: Config, peak: Rates) -> Step:
         )
         params = optax.apply_updates(state.params, updates)
         bias = jax.vmap(
-            lambda m: balancing_bias(m, top_k=config.model.top_k, num_bins=config.model.balance_bins)
+            lambda m: balancing_bias(
+                m, top_k=config.model.top_k, num_bins=config.model.balance_bins
+            )
         )(stats.margins)
         params = with_router_bias(params, bias, config.model)
 
