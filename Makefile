@@ -10,7 +10,8 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-vers
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(UPGRADE)
 CODE = src tests $(wildcard benchmarks experiments)
 
-.PHONY: help setup setup-dev quickstart test test-slow test-browser check format lock clean
+.PHONY: help setup setup-dev quickstart test test-slow test-browser format lock clean \
+	check check-format check-lint check-types check-layers
 .DEFAULT_GOAL = help
 
 help:
@@ -18,7 +19,7 @@ help:
 	@echo 'make test          set up, then the tests'
 	@echo 'make test-slow     the tests that take minutes (the whole main job among them)'
 	@echo 'make test-browser  the tests that open the report in Chromium'
-	@echo 'make check         format, lint, types, layers'
+	@echo 'make check         format, lint, types, layers (make -k check shows all that fails)'
 	@echo 'make format        rewrite the code in the house format'
 	@echo 'make lock          solve the dependencies again (UPGRADE=--upgrade takes newer ones)'
 	@echo 'make setup         only set up (EXTRA=cuda or EXTRA=tpu for an accelerator)'
@@ -26,32 +27,41 @@ help:
 
 # --- setting up -------------------------------------------------------------------------------
 
-# A python counts if it runs and is new enough: pyenv puts names on the PATH that only complain.
-.venv/made:
-	@found=; python=; \
-	for name in $(if $(PYTHON),"$(PYTHON)",python3 python3.12 python3.13 python3.14 python3.15); do \
-	  version=`"$$name" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null` || continue; \
-	  if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then python=$$name; break; fi; \
-	  found="$${found:-$$name is Python $$version}"; \
+# The first of these that runs and is new enough, as `=NAME`; else what was found instead. A name on
+# the PATH is not enough: pyenv puts some there that only complain, and its complaint is passed on.
+NAMES = $(if $(PYTHON),"$(PYTHON)",python3 python3.12 python3.13 python3.14 python3.15)
+FOUND = $(shell found=; \
+	for name in $(NAMES); do \
+	  if said=`"$$name" -c 'import sys; print("Python %d.%d.%d" % sys.version_info[:3])' 2>&1`; \
+	  then \
+	    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; \
+	    then echo "=$$name"; exit; fi; \
+	    said="is $$said"; \
+	  else said="does not run ("`echo $$said`")"; fi; \
+	  [ -n "$$found" ] || found="$$name $$said"; \
 	done; \
-	if [ -z "$$python" ]; then \
-	  echo "Shoal needs Python 3.12 or newer, but $${found:-no $(if $(PYTHON),$(PYTHON),python3) runs here}:" \
-	    "install python3.12 (with its venv module), or say make PYTHON=/path/to/python3.12" >&2; exit 1; \
-	fi; \
-	rm -rf .venv; \
-	"$$python" -m venv .venv || { rm -rf .venv; exit 1; }; \
-	touch $@
+	echo "$$found")
+
+.venv/made:
+	$(eval CHOSEN := $(FOUND))
+	$(if $(filter =%,$(CHOSEN)),,$(error Shoal needs Python 3.12 or newer, and $(CHOSEN): \
+	install python3.12 with its venv module, or say make PYTHON=/path/to/python3.12))
+	@rm -rf .venv
+	@"$(patsubst =%,%,$(CHOSEN))" -m venv .venv || { rm -rf .venv; exit 1; }
+	@touch $@
 
 .venv/runtime: requirements.lock | .venv/made
-	$(PIP) install --quiet --require-hashes -r requirements.lock
+	@echo 'installing the locked packages into .venv: once, a minute or so'
+	@$(PIP) install --quiet --require-hashes -r requirements.lock
 	@touch $@
 
 .venv/package: pyproject.toml .venv/runtime
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/dev: requirements-dev.lock .venv/package
-	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	@echo 'installing the locked tools for checks and tests into .venv: once'
+	@$(PIP) install --quiet --require-hashes -r requirements-dev.lock
 	@touch $@
 
 setup: .venv/package
@@ -75,10 +85,18 @@ test-slow: .venv/dev
 test-browser: .venv/dev
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
 
-check: .venv/dev
+check: check-format check-lint check-types check-layers
+
+check-format: .venv/dev
 	$(BIN)/ruff format --check $(CODE)
+
+check-lint: .venv/dev
 	$(BIN)/ruff check $(CODE)
+
+check-types: .venv/dev
 	$(BIN)/basedpyright
+
+check-layers: .venv/dev
 	$(BIN)/lint-imports --cache-dir .cache/import-linter
 
 format: .venv/dev
