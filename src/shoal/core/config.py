@@ -144,8 +144,14 @@ def _replace(node: Any, parts: list[str], value: Any, root: Any, path: str) -> A
     if not _is_config(node) or head not in {f.name for f in dataclasses.fields(node)}:
         raise ValueError(_unknown_path(root, path))
     current = getattr(node, head)
-    if not rest and (_is_config(current) or _is_config_tuple(current)) and not _is_same(current, value):
-        raise ValueError(f"{path} is a group of settings; set one of its values, such as {path}.{_first(current)}")
+    if (
+        not rest
+        and (_is_config(current) or _is_config_tuple(current))
+        and not _is_same(current, value)
+    ):
+        raise ValueError(
+            f"{path} is a group of settings; set one of its values, such as {path}.{_first(current)}"
+        )
     return dataclasses.replace(
         node, **{head: _replace(current, rest, value, root, path) if rest else value}
     )
@@ -156,7 +162,11 @@ def _is_same(current: Any, value: Any) -> bool:
 
 
 def _first(group: Any) -> str:
-    return f"0.{dataclasses.fields(group[0])[0].name}" if isinstance(group, tuple) else dataclasses.fields(group)[0].name
+    return (
+        f"0.{dataclasses.fields(group[0])[0].name}"
+        if isinstance(group, tuple)
+        else dataclasses.fields(group)[0].name
+    )
 
 
 def _unknown_path(config: Any, path: str) -> str:
@@ -165,7 +175,9 @@ def _unknown_path(config: Any, path: str) -> str:
     if not near:
         last = path.rsplit(".", 1)[-1]
         tails = {name.rsplit(".", 1)[-1]: name for name in names}
-        near = [tails[tail] for tail in difflib.get_close_matches(last, list(tails), n=3, cutoff=0.5)]
+        near = [
+            tails[tail] for tail in difflib.get_close_matches(last, list(tails), n=3, cutoff=0.5)
+        ]
     hint = f"; nearest: {', '.join(near)}" if near else "; `shoal show RECIPE` lists every path"
     return f"unknown setting {path!r}{hint}"
 
@@ -180,7 +192,9 @@ def override(config: Any, assignments: Sequence[str]) -> Any:
         path, equals, text = assignment.partition("=")
         path = path.strip()
         if not equals or not path:
-            raise ValueError(f"--set {assignment!r} is not PATH=VALUE; write for example --set train.seed=1")
+            raise ValueError(
+                f"--set {assignment!r} is not PATH=VALUE; write for example --set train.seed=1"
+            )
         found = {leaf.path: leaf for leaf in leaves(config)}
         leaf = found.get(path)
         if leaf is None:
@@ -232,7 +246,9 @@ def coerce(value: Any, annotation: Any) -> Any:
         return _coerce_tuple(value, args)
     if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
         return from_plain(annotation, value)  # pyright: ignore[reportArgumentType]
-    if (origin in (dict, Mapping) or origin is not None and issubclass(origin, Mapping)) and isinstance(value, Mapping):
+    if (
+        origin in (dict, Mapping) or origin is not None and issubclass(origin, Mapping)
+    ) and isinstance(value, Mapping):
         return dict(value)
     if annotation is float and type(value) is int:
         return float(value)

@@ -4,7 +4,7 @@ Every stage is an artifact under HOME/corpora, found again by what went into it:
 reads, a killed one goes on from the last finished stage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from shoal.core.artifact import Artifact
-from shoal.core.progress import Progress
+from shoal.core.files import home
+from shoal.core.progress import Progress, progress_for
 from shoal.data.config import CorpusConfig
 from shoal.data.decontam import heldout
 from shoal.data.dedup import duplicates
@@ -21,6 +22,7 @@ from shoal.data.normalize import documents
 from shoal.data.source import source_artifact
 from shoal.data.tokenize import TOKENIZER, load_tokenizer, tokenizer_artifact, tokens
 from shoal.data.training import Split
+from shoal.jobs.resolve import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,19 @@ class Prepared:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, read from its file."""
         return load_tokenizer(self.tokenizer_path)
+
+
+def prepare_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Prepare a recipe's corpus; returns what `corpus.json` says and where the tokens are."""
+    config = resolve(recipe, overrides)
+    prepared = prepare(config.data.corpus, home(), progress_for())
+    return {
+        "corpus": prepared.corpus.ref,
+        "path": str(prepared.corpus.path),
+        "tokens": str(prepared.store),
+        "reused": all(prepared.reused.values()),
+        "sources": prepared.facts["sources"],
+    }
 
 
 def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:

@@ -87,6 +87,18 @@ def steps(run: Path) -> list[int]:
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and p.is_dir())
 
 
+def newest(run: Path) -> int:
+    """Return the newest complete step.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = steps(run)
+    if not found:
+        raise ValueError(f"run {run.name} has no complete checkpoint yet; train it first")
+    return found[-1]
+
+
 def manifest_of(run: Path, step: int) -> dict[str, Any]:
     """Read a checkpoint's manifest and check that its files are there.
 

@@ -1,0 +1,127 @@
+"""Job `eval`: score a run's held-out sets, and write samples, at a checkpoint."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal.core.files import folder_lock, home, write_atomic
+from shoal.core.progress import Progress, progress_for
+from shoal.core.record import Record
+from shoal.eval.domains import evaluate
+from shoal.jobs.prepare import Prepared, prepare
+from shoal.jobs.runs import find_run, read_config
+from shoal.jobs.runtime import start_jax
+from shoal.train.config import Config
+
+EVALS, SAMPLES = "evals", "samples"
+
+
+def evaluate_run(run: str, step: int | None = None) -> dict[str, Any]:
+    """Evaluate a checkpoint of a run, the newest by default; returns what `evals/STEP.json` says."""
+    from shoal.train import checkpoint
+    from shoal.train.derive import peak_rates
+    from shoal.train.step import abstract_state
+
+    folder = find_run(run)
+    config, progress = read_config(folder), progress_for()
+    start_jax(home())
+    prepared = prepare(config.data.corpus, home(), progress)
+    step = checkpoint.newest(folder) if step is None else step
+    state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
+    with folder_lock(folder), Record.open(folder) as record:
+        evaluator(config, folder, prepared, record, progress)(state)
+    return json.loads((folder / EVALS / f"{step}.json").read_text())
+
+
+def evaluator(
+    config: Config, folder: Path, prepared: Prepared, record: Record, progress: Progress
+) -> Callable[[Any], None]:
+    """Return a function of the state that writes `evals/STEP.json` and `samples/STEP.json`."""
+    import jax
+    import jax.numpy as jnp
+
+    from shoal.model.lm import LM, forward
+    from shoal.model.loss import token_loss
+
+    tokenizer = prepared.tokenizer()
+    model, context = config.model, config.train.sequence_tokens
+
+    @jax.jit
+    def nats(params: LM, inputs: Any, targets: Any, segments: Any) -> Any:
+        hidden, _ = forward(params, inputs, segments, model, context=context)
+        found = token_loss(
+            hidden.reshape(-1, hidden.shape[-1]),
+            params.head,
+            targets.reshape(-1),
+            block_vocab=model.loss_block_vocab,
+            block_above_bytes=model.loss_block_above_bytes,
+        )
+        return found.nats.reshape(targets.shape).astype(jnp.float32)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        batch = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [found.ids for found in batch]
+
+    def run(state: Any) -> None:
+        step = int(state.step)
+
+        def score(inputs: Any, targets: Any, segments: Any) -> Any:
+            return jax.device_get(nats(state.params, inputs, targets, segments))
+
+        sets = {}
+        with progress.task("evaluate", len(prepared.heldout), "sets") as task:
+            for name, texts in prepared.heldout.items():
+                if not texts:
+                    continue
+                kinds = prepared.kinds[name]
+                sets[name] = evaluate(
+                    texts,
+                    encode,
+                    score,
+                    eos=0,
+                    sequence_tokens=config.eval.sequence_tokens,
+                    rows=config.eval.batch_sequences,
+                    kinds=kinds,
+                    code={domain for domain, kind in kinds.items() if kind == "code"},
+                )
+                task.say(f"{name}: macro {sets[name]['macro']['bpb']:.3f} bits per byte")
+                task.advance()
+        found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
+        write_atomic(folder / EVALS / f"{step}.json", json.dumps(found, indent=1))
+        texts = samples(state, config, tokenizer)
+        write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
+        record.event(
+            "evaluate", step=step, macro={name: one["macro"] for name, one in sets.items()}
+        )
+
+    return run
+
+
+def samples(state: Any, config: Config, tokenizer: Any) -> list[dict[str, Any]]:
+    """Continue the config's prompts, in one batch."""
+    from shoal.model.sample import sample
+
+    prompts = list(config.eval.sample_prompts)
+    if not prompts:
+        return []
+    columns = sample(
+        state.params,
+        [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts],
+        config.model,
+        context=config.train.sequence_tokens,
+        num_tokens=config.eval.sample_tokens,
+        temperature=config.eval.sample_temperature,
+        seed=config.train.seed,
+        eos=0,
+    )
+    drawn = [list(map(int, row)) for row in zip(*columns, strict=True)]
+    return [
+        {
+            "prompt": prompt,
+            "text": tokenizer.decode(row[: row.index(0)] if 0 in row else row),
+            "temperature": config.eval.sample_temperature,
+            "seed": config.train.seed,
+        }
+        for prompt, row in zip(prompts, drawn, strict=True)
+    ]

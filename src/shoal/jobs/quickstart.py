@@ -1,0 +1,106 @@
+"""Job `quickstart`: from nothing to a trained, evaluated, reported mixture of experts."""
+
+import dataclasses
+import json as json_format
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.core.config import fingerprint, override, replace
+from shoal.core.files import folder_lock, home
+from shoal.core.progress import progress_for
+from shoal.core.record import Record
+from shoal.data.local import local_corpus
+from shoal.jobs.evaluate import EVALS, evaluator
+from shoal.jobs.prepare import prepare
+from shoal.jobs.resolve import resolve
+from shoal.jobs.runs import run_folder
+from shoal.jobs.runtime import peak_rss_gb
+from shoal.jobs.train import train_config
+from shoal.report.page import write
+from shoal.train.checks import check
+from shoal.train.config import Config
+from shoal.train.derive import peak_rates
+
+
+def quickstart(
+    *, text: Path | None = None, overrides: Sequence[str] = (), json: bool = False
+) -> dict[str, Any]:
+    """Run the whole main job, going on from whatever of it is done.
+
+    Args:
+        text: a folder of text files, or a .jsonl file, to train on instead of the demo corpus.
+        overrides: `path=value` settings.
+        json: the caller prints the result itself, so say nothing of it here.
+    """
+    began = time.perf_counter()
+    config = configure(text, overrides)
+    progress = progress_for()
+    folder = run_folder(config.name)
+    prepared = prepare(config.data.corpus, home(), progress)
+    trained = train_config(config, folder, prepared, progress)
+    evals = folder / EVALS / f"{trained['step']}.json"
+    evaluated_before = evals.is_file()
+    if not evaluated_before:
+        _evaluate(config, folder, prepared, trained["step"], progress)
+    page = write(folder)
+    sets = json_format.loads(evals.read_text())["sets"]
+    result = {
+        "run": str(folder),
+        "report": str(page),
+        "macro_bpb": sets["sources"]["macro"]["bpb"],
+        "xz_bpb": sets["sources"]["macro"]["xz_bpb"],
+        "sets": {name: one["macro"] for name, one in sets.items()},
+        "first_loss_s": trained["first_loss_s"],
+        "tokens_per_s": trained["tokens_per_s"],
+        "total_s": time.perf_counter() - began,
+        "peak_rss_gb": peak_rss_gb(),
+        "reused": all(prepared.reused.values()) and trained["reused"] and evaluated_before,
+    }
+    if not json:
+        _say(result, sets)
+    return result
+
+
+def configure(text: Path | None, overrides: Sequence[str]) -> Config:
+    """Return the recipe's config, on the user's own text if given.
+
+    Own text replaces the corpus and trains on it in proportion to its tokens; the run's name
+    carries the text's digest, so another text is another run.
+    """
+    if text is None:
+        return resolve("quickstart", overrides)
+    config = resolve("quickstart")
+    corpus = local_corpus(text)
+    unit = config.data.corpus.unit_tokens
+    corpus = dataclasses.replace(corpus, unit_tokens=unit)
+    data = dataclasses.replace(config.data, corpus=corpus, mixture=())
+    name = f"quickstart-{corpus.name}-{fingerprint(corpus)[:8]}"
+    config = override(dataclasses.replace(config, data=data, name=name), overrides)
+    vocab = config.data.corpus.tokenizer.vocab_size
+    config = replace(config, "model.vocab_size", max(config.model.vocab_size, vocab))
+    check(config)
+    return config
+
+
+def _evaluate(config: Config, folder: Path, prepared: Any, step: int, progress: Any) -> None:
+    from shoal.train import checkpoint
+    from shoal.train.step import abstract_state
+
+    state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
+    with folder_lock(folder), Record.open(folder) as record:
+        evaluator(config, folder, prepared, record, progress)(state)
+
+
+def _say(result: dict[str, Any], sets: dict[str, Any]) -> None:
+    print("reused: everything was done before" if result["reused"] else "done")
+    for name, one in sets.items():
+        macro = one["macro"]
+        print(
+            f"  {name}: {macro['bpb']:.3f} bits per byte over {len(one['domains'])} domains"
+            f" (xz -9e {macro['xz_bpb']:.3f}, zstd -19 {macro['zstd_bpb']:.3f})"
+        )
+    if result["tokens_per_s"]:
+        print(f"  {result['tokens_per_s']:,.0f} tokens/s, {result['total_s']:.0f} s in all")
+    print(f"  report: {result['report']}")

@@ -1,0 +1,52 @@
+"""What every job that computes needs of its process: jax set up once, and facts about the machine."""
+
+import os
+import platform
+import resource
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import shoal
+from shoal.core.artifact import source_commit
+
+
+def start_jax(home: Path) -> None:
+    """Set jax up for this process: compiled programs are kept under HOME/xla-cache."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str((home / "xla-cache").absolute()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def environment() -> dict[str, Any]:
+    """Return what a reader needs to know of where a run ran; nothing secret, no paths."""
+    import jax
+
+    return {
+        "shoal": shoal.__version__,
+        "commit": source_commit(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("jax", "jaxlib", "numpy", "optax", "tokenizers")},
+        "platform": platform.platform(),
+        "backend": jax.default_backend(),
+        "devices": [str(device) for device in jax.devices()],
+        "cores": num_cores(),
+    }
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_rss_gb() -> float:
+    """Return the most memory that this process has held, in 1e9 bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024
+    return peak * unit / 1e9

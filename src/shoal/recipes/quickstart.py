@@ -1,0 +1,115 @@
+"""The quickstart: the complete architecture at a size that two CPU cores train in minutes."""
+
+from dataclasses import replace
+
+from shoal.model.config import ModelConfig
+from shoal.optim.config import OptimizerConfig
+from shoal.recipes.corpus import quickstart_corpus
+from shoal.train.config import Config, DataConfig, EvalConfig, TrainConfig
+
+_SIZE = "ours: what two CPU cores train in about four minutes"
+_CADENCE = "ours: a cadence, no effect on the numbers"
+
+_NOTES = {
+    "name": "ours",
+    "model.*": "published: issue #8435, the same at every size",
+    "model.vocab_size": "ours: the tokenizer's",
+    "model.num_layers": _SIZE,
+    "model.embed_dim": _SIZE,
+    "model.num_heads": _SIZE,
+    "model.head_dim": _SIZE,
+    "model.kv_heads_local": _SIZE,
+    "model.kv_heads_global": _SIZE,
+    "model.kv_heads_stored_global": "ours: only the heads that are used",
+    "model.num_experts": _SIZE,
+    "model.top_k": _SIZE,
+    "model.expert_dim": "published rule: half the width",
+    "model.latent_dim": "published rule: half the width",
+    "model.shared_dim": "published rule: half the width",
+    "model.gate_rank": _SIZE,
+    "model.window": "ours: a quarter of the sequence",
+    "model.rotary_dim": "published rule: half the head",
+    "model.base_context": "ours: the training sequence, where the query scale is 1.3",
+    "model.router_round_bf16": "ours: float32 logits",
+    "model.compute_dtype": "ours: bfloat16 is slower on a CPU",
+    "model.layer_loop": "ours: by platform",
+    "model.remat": "ours: memory is no concern at this size",
+    "model.experts": "ours: by platform",
+    "model.block_rows": "ours: measured fastest on two cores",
+    "model.attention_chunk": "ours: measured fastest on two cores",
+    "model.loss_block_vocab": "ours: not reached at this size",
+    "model.loss_block_above_bytes": "ours: 512 MB of logits",
+    "optimizer.*": "published: issue #8435",
+    "optimizer.muon_lr": "ours: the best of a sweep at this size, where the law is not fitted",
+    "optimizer.adam_lr": "published rule: 3/13 of the matrices' rate",
+    "optimizer.adam_beta2": "published rule",
+    "optimizer.adam_eps": "published rule",
+    "optimizer.expert_sphere": "ours: one norm per expert",
+    "optimizer.newton_schulz_dtype": "ours: bfloat16 is slower on a CPU",
+    "data.corpus.*": "ours: see shoal.recipes.corpus",
+    "data.mixture": "ours: near the sources' breadth, not their sizes",
+    "data.table_lanes": "ours: shares to about 0.4 %",
+    "data.seed": "ours",
+    "train.*": _SIZE,
+    "train.checkpoint_every_steps": _CADENCE,
+    "train.checkpoint_every_s": _CADENCE,
+    "train.keep_checkpoints": _CADENCE,
+    "train.log_every_steps": _CADENCE,
+    "train.detail_every_steps": _CADENCE,
+    "train.stop_after_skipped": _CADENCE,
+    "eval.*": _CADENCE,
+    "eval.sequence_tokens": "ours: the training sequence",
+}
+
+MIXTURE = (
+    ("owt", 0.18),
+    ("wikipedia", 0.16),
+    ("shakespeare", 0.16),
+    ("django-docs", 0.16),
+    ("django-code", 0.12),
+    ("sympy-code", 0.08),
+    ("sympy-docs", 0.08),
+    ("ballots", 0.06),
+)
+
+
+def quickstart() -> Config:
+    """Return a run of about a million tokens that ends within minutes on a laptop."""
+    return Config(
+        name="quickstart",
+        model=ModelConfig(
+            vocab_size=4096,
+            num_layers=4,
+            embed_dim=128,
+            num_heads=4,
+            head_dim=32,
+            kv_heads_local=2,
+            kv_heads_global=1,
+            num_experts=16,
+            top_k=4,
+            expert_dim=64,
+            latent_dim=64,
+            shared_dim=64,
+            gate_rank=16,
+            window=64,
+            rotary_dim=16,
+            base_context=256,
+        ),
+        optimizer=OptimizerConfig(muon_lr=0.03, adam_lr=0.03 * 3 / 13),
+        data=DataConfig(
+            corpus=replace(quickstart_corpus(), unit_tokens=1024),
+            mixture=MIXTURE,
+            table_lanes=250,
+        ),
+        train=TrainConfig(
+            num_steps=470,
+            batch_sequences=8,
+            sequence_tokens=256,
+            checkpoint_every_steps=100,
+        ),
+        eval=EvalConfig(
+            sequence_tokens=256,
+            sample_prompts=("The history of", "Enter the King.", "def ", "A model is"),
+        ),
+        notes=_NOTES,
+    )
