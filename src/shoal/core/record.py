@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from shoal.core.files import canonical_json
 
@@ -26,7 +26,7 @@ _EVIDENCE_CHARACTERS = 200
 
 
 class _Log:
-    """One append-only file with its running SHA-256; `torn` is what was cut on opening."""
+    """One append-only file with its running SHA-256; `torn` is what `open` cut off its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,11 +40,14 @@ class _Log:
                 self._take(raw)
                 self.last = line
                 self.highest_attempt = max(self.highest_attempt, line.get("attempt", 0))
-            with path.open("r+b") as file:
+
+    def open(self) -> None:
+        if self.path.exists():
+            with self.path.open("r+b") as file:
                 file.seek(self._bytes)
                 self.torn = file.read()
                 file.truncate(self._bytes)
-        self._file = path.open("ab")
+        self._file = self.path.open("ab")
 
     def append(self, text: str) -> None:
         raw = text.encode() + b"\n"
@@ -79,7 +82,7 @@ class Record:
         self._previous = previous
 
     @classmethod
-    def open(cls, folder: Path, *, attempt: int | None = None) -> Self:
+    def open(cls, folder: Path, *, attempt: int | None = None) -> "Record":
         """Opens or creates the record; a torn last line is cut and told as event `torn`.
 
         Args:
@@ -97,6 +100,8 @@ class Record:
         previous = last_link["link"] if last_link else ""
         if attempt is None:
             attempt = max(metrics.highest_attempt, events.highest_attempt) + 1
+        metrics.open()
+        events.open()
         record = cls(folder, metrics, events, attempt, previous)
         for log in (metrics, events):
             if log.torn:
@@ -138,7 +143,7 @@ class Record:
         self._metrics.close()
         self._events.close()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Record":  # noqa: PYI034 -- beartype refuses Self on a method
         return self
 
     def __exit__(self, *_: object) -> None:

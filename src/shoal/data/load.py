@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float32, Int32, Integer
@@ -45,7 +45,7 @@ class TokenStore:
     streams: Mapping[str, Integer[np.ndarray, "_"]]
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path) -> "TokenStore":
         """Maps a store; token ids are checked as they are read.
 
         Raises:
