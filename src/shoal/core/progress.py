@@ -169,9 +169,9 @@ class _BarTask:
 
 def progress_for(stream: TextIO | None = None) -> Progress:
     """Bars when the stream (standard error by default) is a terminal, lines otherwise."""
-    stream = sys.stderr if stream is None else stream
-    console = Console(file=stream)
-    return Terminal(console) if console.is_terminal else Lines(stream)
+    chosen = sys.stderr if stream is None else stream
+    console = Console(file=chosen)
+    return Terminal(console) if console.is_terminal else Lines(chosen)
 
 
 def _amount(value: float, unit: str) -> str:

@@ -74,7 +74,7 @@ def records(source: Source, path: Path, limits: Limits | None = None) -> Iterato
 
 
 def folder_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name relative to the folder, path) of every regular file, sorted; hidden and links left out."""
+    """(relative name, path) of every regular file, sorted; hidden files and links left out."""
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         steps = [

@@ -14,9 +14,9 @@ Facts, per source: candidates, candidate_bytes, kept, kept_bytes, overlap_droppe
 
 Candidates of a training source are its documents in the order of a keyed hash of their ids, up to
 the budget; documents above `max_document_share` of the budget stay in training. Words are those of
-`data.ngrams`; a document of fewer words than the n-gram counts as one n-gram of its own length. Law:
-after this stage no n-gram of a kept document occurs in training text. Held-out n-grams are held in
-memory and training text streams past them, so memory does not grow with the training text.
+`data.ngrams`; a document of fewer words than the n-gram counts as one n-gram of its own length.
+Law: after this stage no n-gram of a kept document occurs in training text. Held-out n-grams are
+held in memory and training text streams past them, so memory does not grow with training text.
 """
 
 from collections.abc import Iterator, Mapping
@@ -152,7 +152,7 @@ def _choose(source: Source, corpus: CorpusConfig, unique: Unique) -> list[Candid
 
 
 def choose(sizes: Mapping[str, int], budget_bytes: int, config: HeldoutConfig) -> list[str]:
-    """Ids of the documents to hold out; `sizes` maps id to bytes, a budget of -1 is the config's."""
+    """Ids to hold out, in the order of choice; `sizes` is id -> bytes, budget -1 the config's."""
     wanted = config.budget_bytes if budget_bytes < 0 else budget_bytes
     budget = min(wanted, int(config.max_share * sum(sizes.values())))
     largest = config.max_document_share * min(budget, config.budget_bytes)

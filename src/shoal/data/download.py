@@ -7,6 +7,7 @@ try goes on from.
 """
 
 import ast
+import importlib.util
 import os
 import ssl
 import subprocess
@@ -14,12 +15,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import httpx2
 from unearth import Link, PackageFinder, TargetPython
 from unearth.auth import MultiDomainBasicAuth
 from unearth.errors import UnpackError, URLError
-from unearth.fetchers import PyPIClient
+from unearth.fetchers import Fetcher, PyPIClient
 
 from shoal.core.files import file_lock, sha256_file
 from shoal.core.progress import Progress
@@ -66,30 +68,23 @@ def configured_index() -> Index:
 
 def _pip_settings() -> dict[str, str]:
     """Option -> value, later sections over earlier ones as pip reads them."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, ":env:": {}}
-    if done.returncode == 0:
-        for line in done.stdout.splitlines():
-            key, _, value = line.partition("=")
-            section, _, option = key.rpartition(".")
-            if section in sections:
-                sections[section][option] = str(ast.literal_eval(value))
-    else:  # an environment without pip still has pip's variables
-        sections[":env:"] = {
+    if importlib.util.find_spec("pip") is None:  # its variables may still be set
+        return {
             name.removeprefix("PIP_").lower().replace("_", "-"): value
             for name, value in os.environ.items()
-            if name.startswith("PIP_")
+            if name.startswith("PIP_") and value
         }
-    merged: dict[str, str] = {}
-    for values in sections.values():
-        merged |= values
-    return merged
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"pip's configuration cannot be read: {done.stderr.strip()}; correct it")
+    sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, ":env:": {}}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition("=")
+        section, _, option = key.rpartition(".")
+        if section in sections:
+            sections[section][option] = str(ast.literal_eval(value))
+    return sections["global"] | sections["download"] | sections[":env:"]
 
 
 def fetch(archive: Archive, folder: Path, progress: Progress) -> Path:
@@ -133,32 +128,32 @@ def _download(archive: Archive, path: Path, progress: Progress) -> None:
 
 def _session(index: Index) -> PyPIClient:
     verify: ssl.SSLContext | bool = True
-    if index.cert:
-        where = "capath" if Path(index.cert).is_dir() else "cafile"
-        verify = ssl.create_default_context(**{where: index.cert})
-    options = {"proxy": index.proxy} if index.proxy else {}
+    if index.cert and Path(index.cert).is_dir():
+        verify = ssl.create_default_context(capath=index.cert)
+    elif index.cert:
+        verify = ssl.create_default_context(cafile=index.cert)
     session = PyPIClient(
         trusted_hosts=index.trusted_hosts,
         verify=verify,
         timeout=TIMEOUT_S,
         follow_redirects=True,
-        **options,
+        proxy=index.proxy or None,
     )
     session.auth = MultiDomainBasicAuth(index_urls=list(index.index_urls))
     return session
 
 
 def _find(archive: Archive, index: Index, session: PyPIClient) -> Link:
+    if not index.index_urls and not index.find_links:
+        raise ValueError(f"{archive.filename}: pip is configured with no index; set PIP_INDEX_URL")
     finder = PackageFinder(
-        session,
+        cast("Fetcher", session),
         index_urls=index.index_urls,
         find_links=[link for link in index.find_links if "://" in link or Path(link).exists()],
         trusted_hosts=index.trusted_hosts,
         target_python=TargetPython(),
         ignore_compatibility=True,
     )
-    if not finder.sources or (not index.index_urls and not index.find_links):
-        raise ValueError(f"{archive.filename}: pip is configured with no index; set PIP_INDEX_URL")
     try:
         found = list(finder.find_all_packages(archive.package, allow_yanked=True))
     except (httpx2.HTTPError, URLError, OSError) as error:

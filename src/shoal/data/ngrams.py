@@ -1,7 +1,7 @@
 """Word n-grams of many texts at once, as 64-bit hashes.
 
 A *word* is what white space separates after lower-casing and after every character that is not a
-letter, a mark or a digit is taken out: `Don't` and `don’t` are both `dont`.
+letter, a mark or a digit is taken out: `Don't` is `dont`, with whichever apostrophe.
 """
 
 from dataclasses import dataclass
@@ -32,10 +32,13 @@ class Words:
 
 def words_of(texts: pa.StringArray) -> Words:
     """The words of every text."""
-    cleaned = pc.replace_substring_regex(pc.utf8_lower(texts), pattern=_NOT_WORD, replacement="")
-    lists = pc.utf8_split_whitespace(cleaned)
-    flat, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
-    full = pc.not_equal(flat, "")  # white space at either end splits off an empty word
+    lower = pc.call_function("utf8_lower", [texts])
+    strip = pc.ReplaceSubstringOptions(pattern=_NOT_WORD, replacement="")
+    cleaned = pc.call_function("replace_substring_regex", [lower], strip)
+    lists = pc.call_function("utf8_split_whitespace", [cleaned], pc.SplitOptions())
+    flat, parents = lists.flatten(), lists.value_parent_indices()
+    # White space at either end splits off an empty word.
+    full = pc.call_function("not_equal", [flat, pa.scalar("")])
     flat, parents = flat.filter(full), parents.filter(full)
     counts = np.bincount(parents.to_numpy(), minlength=len(texts))
     coded = flat.dictionary_encode()

@@ -137,8 +137,9 @@ def _write(path: Path, found: Iterable[Record], source: Source) -> dict[str, int
             count += len(group)
             size += sum(len(record.data) for record in group)
     if count == 0:
+        where = source.archive.filename or source.archive.path
         raise ValueError(
-            f"source {source.name} is empty: nothing in {source.archive.filename or source.archive.path}"
-            f" matches members={list(source.reader.members)}; correct the patterns or leave it out"
+            f"source {source.name} is empty: nothing in {where} matches "
+            f"members={list(source.reader.members)}; correct the patterns or leave it out"
         )
     return {"records": count, "bytes": size}

@@ -5,6 +5,7 @@ Law: the pieces of a text, joined, are the text.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 PARAGRAPH = re.compile(r"(?:\r?\n[ \t]*){2,}")
 LINE = re.compile(r"\r?\n")
@@ -29,12 +30,12 @@ def split(text: str, *, headings: str, min_bytes: int, max_bytes: int) -> list[s
 
 def _before(text: str, heading: re.Pattern[str]) -> list[str]:
     cuts = [0, *(match.start() for match in heading.finditer(text)), len(text)]
-    return [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+    return [text[a:b] for a, b in pairwise(cuts) if b > a]
 
 
 def _after(text: str, separator: re.Pattern[str]) -> list[str]:
     cuts = [0, *(match.end() for match in separator.finditer(text)), len(text)]
-    return [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+    return [text[a:b] for a, b in pairwise(cuts) if b > a]
 
 
 def _fill(text: str, max_bytes: int, level: int = 0) -> Iterator[str]:
@@ -72,11 +73,8 @@ def _join_short(pieces: list[str], min_bytes: int, max_bytes: int) -> Iterator[s
     held, held_bytes = "", 0
     for piece in pieces:
         size = _size(piece)
-        if (
-            held
-            and held_bytes >= min_bytes
-            or (max_bytes and held and held_bytes + size > max_bytes)
-        ):
+        full = max_bytes and held_bytes + size > max_bytes
+        if held and (held_bytes >= min_bytes or full):
             yield held
             held, held_bytes = "", 0
         held, held_bytes = held + piece, held_bytes + size

@@ -174,7 +174,7 @@ def tokens(
         _check_units(cells, corpus)
         vocab = encoder.get_vocab_size()
         store = {
-            "dtype": token_dtype(vocab).str,
+            "dtype": token_dtype(vocab).name,
             "eos": EOS_ID,
             "vocab_size": vocab,
             "unit_tokens": corpus.unit_tokens,

