@@ -5,8 +5,10 @@ its own folder, or that unpacks to more than the limits, is refused as a whole.
 """
 
 import gzip
+import hashlib
 import io
 import json
+import os
 import re
 import stat
 import tarfile
@@ -18,6 +20,7 @@ from fnmatch import translate
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from shoal.core.files import sha256_file
 from shoal.data.config import Reader, Source
 
 # RuntimeError is zipfile's answer to an encrypted member or an unknown compression.
@@ -29,7 +32,7 @@ class Limits:
     """What an archive may hold; beyond it the archive is refused."""
 
     member_bytes: int = 256 * 2**20
-    total_bytes: int = 2 * 2**30
+    total_bytes: int = 2**30
     members: int = 500_000
 
 
@@ -56,7 +59,7 @@ def records(source: Source, path: Path, limits: Limits | None = None) -> Iterato
         case "folder":
             found = _folder_members(path, source.reader, limits)
         case "file":
-            found = _file_member(path)
+            found = _file_member(path, limits)
     try:
         for name, file in found:
             if source.reader.lines == "json":
@@ -75,14 +78,24 @@ def records(source: Source, path: Path, limits: Limits | None = None) -> Iterato
 
 def folder_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """(relative name, path) of every regular file, sorted; hidden files and links left out."""
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        steps = [
-            folder.joinpath(*relative.parts[:depth]) for depth in range(1, len(relative.parts))
-        ]
-        hidden = any(part.startswith(".") for part in relative.parts)
-        if not hidden and not any(step.is_symlink() for step in [*steps, path]) and path.is_file():
-            yield relative.as_posix(), path
+    for here, folders, names in folder.walk(follow_symlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = here / name
+            if not name.startswith(".") and not path.is_symlink() and path.is_file():
+                # A name need not be UTF-8; what is recorded must be.
+                inner = os.fsencode(path.relative_to(folder))
+                yield inner.decode("utf-8", "backslashreplace"), path
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file, or over the sorted names and SHA-256 of a folder's files."""
+    if path.is_file():
+        return sha256_file(path)
+    digest = hashlib.sha256()
+    for name, found in folder_files(path):
+        digest.update(f"{sha256_file(found)}  {name}\n".encode())
+    return digest.hexdigest()
 
 
 def _zip_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
@@ -135,7 +148,10 @@ def _folder_members(
                 yield name, file
 
 
-def _file_member(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+def _file_member(path: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
+    size = path.stat().st_size
+    if size > limits.total_bytes:
+        raise ValueError(f"{size} bytes, more than {limits.total_bytes}; give less of it")
     with path.open("rb") as file:
         yield path.name, file
 

@@ -139,36 +139,41 @@ def _session(index: Index) -> PyPIClient:
         follow_redirects=True,
         proxy=index.proxy or None,
     )
-    session.auth = MultiDomainBasicAuth(index_urls=list(index.index_urls))
+    session.auth = MultiDomainBasicAuth(prompting=False, index_urls=list(index.index_urls))
     return session
 
 
 def _find(archive: Archive, index: Index, session: PyPIClient) -> Link:
     if not index.index_urls and not index.find_links:
         raise ValueError(f"{archive.filename}: pip is configured with no index; set PIP_INDEX_URL")
-    finder = PackageFinder(
-        cast("Fetcher", session),
-        index_urls=index.index_urls,
-        find_links=[link for link in index.find_links if "://" in link or Path(link).exists()],
-        trusted_hosts=index.trusted_hosts,
-        target_python=TargetPython(),
-        ignore_compatibility=True,
-    )
-    try:
-        found = list(finder.find_all_packages(archive.package, allow_yanked=True))
-    except (httpx2.HTTPError, URLError, OSError) as error:
-        raise ValueError(
-            f"{archive.filename}: the package index cannot be read ({error}); check the network "
-            "and pip's index settings (`pip config list`)"
-        ) from error
-    for package in found:
-        if package.link.filename == archive.filename:
-            return package.link
-    versions = sorted({package.version or "?" for package in found})
+    links = [link for link in index.find_links if "://" in link or Path(link).exists()]
+    places: list[tuple[list[str], list[str]]] = [([], [link]) for link in links]
+    places += [([url], []) for url in index.index_urls]
+    versions: set[str] = set()
+    failures: list[str] = []
+    for index_urls, find_links in places:
+        finder = PackageFinder(
+            cast("Fetcher", session),
+            index_urls=index_urls,
+            find_links=find_links,
+            trusted_hosts=index.trusted_hosts,
+            target_python=TargetPython(),
+            ignore_compatibility=True,
+        )
+        try:
+            found = finder.find_all_packages(archive.package, allow_yanked=True)
+            for package in found:
+                if package.link.filename == archive.filename:
+                    return package.link
+                versions.add(package.version or "?")
+        except (httpx2.HTTPError, URLError, OSError) as error:
+            # Another index may have it; if none has, the message tells of this one too.
+            failures.append(str(error) or type(error).__name__)
+    reason = f"; not read: {'; '.join(failures)}" if failures else ""
     raise ValueError(
-        f"{archive.filename}: not on the package index ({len(found)} other files of "
-        f"{archive.package}, versions {', '.join(versions[-5:]) or 'none'}); check the network and "
-        "pip's index settings (`pip config list`)"
+        f"{archive.filename}: not on the package index (versions of {archive.package} there: "
+        f"{', '.join(sorted(versions)[-5:]) or 'none'}{reason}); check the network and pip's index "
+        "settings (`pip config list`)"
     )
 
 

@@ -1,15 +1,15 @@
 """A corpus of the user's own text: a folder of text files, or one file of JSON lines or text."""
 
-import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from shoal.core.files import sha256_file
-from shoal.data.archive import folder_files
+from shoal.data.archive import content_digest, records
 from shoal.data.config import Archive, CorpusConfig, HeldoutConfig, Reader, Source
+from shoal.data.normalize import Rejection, normalize
 
-MIN_BYTES = 20_000
-PIECE_BYTES = (1_000, 16_000)
+MIN_PIECE_BYTES = 600
+MAX_PIECE_BYTES = 16_000
 
 
 def local_corpus(path: Path, *, heldout: HeldoutConfig | None = None) -> CorpusConfig:
@@ -20,50 +20,42 @@ def local_corpus(path: Path, *, heldout: HeldoutConfig | None = None) -> CorpusC
     records are cut between paragraphs, so that one big file still gives held-out documents.
 
     Raises:
-        ValueError: nothing is there, or too little text to train on and hold out.
+        ValueError: nothing is there, a JSON line is wrong, or there is too little text to train on
+            and hold out.
     """
-    heldout = heldout or HeldoutConfig()
+    chosen = heldout or HeldoutConfig()
     path = path.expanduser().absolute()
     if not path.exists():
         raise ValueError(f"{path} is not there; give a folder of text files or a .jsonl file")
-    total = sum(found.stat().st_size for _, found in _files(path))
-    if total < MIN_BYTES:
+    source = _source(path)
+    total = sum(_text_bytes(record.data) for record in records(source, path))
+    budget = min(chosen.budget_bytes, int(total * chosen.max_share))
+    piece = min(MAX_PIECE_BYTES, int(budget * chosen.max_document_share))
+    if piece < MIN_PIECE_BYTES:
+        needed = MIN_PIECE_BYTES / (chosen.max_share * chosen.max_document_share or 1)
         raise ValueError(
-            f"{path} holds {total} bytes of files, fewer than {MIN_BYTES}; give more text "
-            "(hidden files and links are not read)"
+            f"{path} holds {total} bytes of UTF-8 text, fewer than the {needed:.0f} that training "
+            "and a held-out part need; give more text (hidden files and links are not read)"
         )
-    budget = min(heldout.budget_bytes, int(total * heldout.max_share))
-    low, high = PIECE_BYTES
-    piece = min(high, max(low, int(budget * heldout.max_document_share)))
-    name = re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-._") or "text"
-    source = Source(
-        name=name,
+    source = replace(source, reader=replace(source.reader, max_bytes=piece))
+    return CorpusConfig(name=source.name, sources=(source,), heldout=chosen)
+
+
+def _source(path: Path) -> Source:
+    form = "folder" if path.is_dir() else "file"
+    json_lines = path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson")
+    return Source(
+        name=re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-._") or "text",
         kind="own text",
-        archive=Archive(
-            form="folder" if path.is_dir() else "file", path=str(path), sha256=content_digest(path)
-        ),
+        archive=Archive(form=form, path=str(path), sha256=content_digest(path)),
         reader=Reader(
-            members=("*",),
-            lines="json" if path.suffix.lower() in (".jsonl", ".ndjson") else "",
-            id_field="id",
-            max_bytes=piece,
+            members=("*",), lines="json" if json_lines else "", id_field="id" if json_lines else ""
         ),
-        origin=f"local {'folder' if path.is_dir() else 'file'} {path.name}",
+        origin=f"local {form} {path.name}",
         license="NOASSERTION",
         license_evidence="not stated: text given on the command line",
     )
-    return CorpusConfig(name=name, sources=(source,), heldout=heldout)
 
 
-def content_digest(path: Path) -> str:
-    """SHA-256 of a file, or over the sorted names and SHA-256 of a folder's files."""
-    if path.is_file():
-        return sha256_file(path)
-    digest = hashlib.sha256()
-    for name, found in _files(path):
-        digest.update(f"{sha256_file(found)}  {name}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def _files(path: Path) -> list[tuple[str, Path]]:
-    return list(folder_files(path)) if path.is_dir() else [(path.name, path)]
+def _text_bytes(data: bytes) -> int:
+    return 0 if isinstance(normalize(data, len(data)), Rejection) else len(data)

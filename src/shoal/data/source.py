@@ -23,10 +23,9 @@ import xxhash
 from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
 from shoal.core.progress import Progress
-from shoal.data.archive import Record, records
+from shoal.data.archive import Record, content_digest, records
 from shoal.data.config import Reader, Source
 from shoal.data.download import fetch
-from shoal.data.local import content_digest
 from shoal.data.split import split
 from shoal.data.table import BATCH_ROWS
 

@@ -1,9 +1,9 @@
 """Stages `tokenizer` and `tokens`: byte-level BPE from training text, and the token store.
 
 Stage `tokenizer` writes `tokenizer.json`, which the `tokenizers` library reads. Facts: vocab_size,
-sample_bytes per source. It sees training text only: of every source whole documents in the order of
-a keyed hash, up to its share of the sample. Shares follow the sources' weights; what a small source
-leaves of its share goes to the others.
+used_ids (fewer where the text was too little), sample_bytes per source. It sees training text only:
+of every source whole documents in the order of a keyed hash, up to its share of the sample. Shares
+follow the sources' weights; what a small source leaves of its share goes to the others.
 
 Stage `tokens` writes the token store:
   cells/CELL.bin  little-endian unsigned integers, every document followed by EOS, in id order;
@@ -28,7 +28,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
 from shoal.core.files import write_atomic
-from shoal.core.progress import Progress
+from shoal.core.progress import Progress, Task
 from shoal.data.config import CorpusConfig, TokenizerConfig
 from shoal.data.training import Split
 
@@ -58,7 +58,8 @@ def tokenizer_artifact(
             task.advance(total)
         write_atomic(folder / TOKENIZER, tokenizer.to_str(pretty=True))
         return {
-            "vocab_size": tokenizer.get_vocab_size(),
+            "vocab_size": config.vocab_size,
+            "used_ids": tokenizer.get_vocab_size(),
             "sample_bytes": {
                 name: sum(sizes[name][one] for one in found) for name, found in picked.items()
             },
@@ -96,8 +97,7 @@ def share_out(totals: dict[str, int], weights: dict[str, float], budget: int) ->
 def train(texts: list[str], config: TokenizerConfig) -> Tokenizer:
     """Byte-level BPE with every byte and EOS (id 0) in its vocabulary.
 
-    Raises:
-        ValueError: the text is too little for the vocabulary.
+    Text that repeats itself can run out of pairs to merge; the highest ids are then never used.
     """
     blank = Tokenizer(models.BPE())
     blank.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -113,12 +113,7 @@ def train(texts: list[str], config: TokenizerConfig) -> Tokenizer:
     # Left in the vocabulary and taken from the added tokens, EOS is an id that no text encodes to.
     tree["added_tokens"] = []
     tokenizer = Tokenizer.from_str(json.dumps(tree))
-    size = tokenizer.get_vocab_size()
-    if size != config.vocab_size:
-        raise ValueError(
-            f"the training text gives {size} tokens only, fewer than vocab_size="
-            f"{config.vocab_size}; give more text or set tokenizer.vocab_size={size}"
-        )
+    assert tokenizer.get_vocab_size() <= config.vocab_size, "the trainer stops there"
     assert tokenizer.token_to_id(EOS) == EOS_ID, "special tokens come first"
     return tokenizer
 
@@ -149,30 +144,21 @@ def tokens(
 
     def make(folder: Path) -> dict[str, Any]:
         encoder = load_tokenizer(tokenizer.path / TOKENIZER)
-        (folder / "cells").mkdir()
+        vocab = corpus.tokenizer.vocab_size
         sizes = {source.name: split.sizes(source.name) for source in corpus.training}
-        total = sum(sum(found.values()) for found in sizes.values())
+        totals = {name: sum(found.values()) for name, found in sizes.items()}
         cells: dict[str, dict[str, int]] = {}
-        with progress.task("tokenize", total, "bytes") as task:
+        (folder / "cells").mkdir()
+        with progress.task("tokenize", sum(totals.values()), "bytes") as task:
             for name, found in sizes.items():
                 task.say(name)
-                path = folder / "cells" / f"{name}.bin"
-                count = 0
-                with path.open("wb") as file:
-                    for ids, done in _encoded(split, name, encoder):
-                        file.write(ids.tobytes())
-                        count += len(ids)
-                        task.advance(done)
+                encoded = _encoded(split, name, encoder, token_dtype(vocab))
+                count = _write_cell(folder / "cells" / f"{name}.bin", encoded, task)
                 units, tail = divmod(count, corpus.unit_tokens)
-                cells[name] = {
-                    "tokens": count,
-                    "documents": len(found),
-                    "units": units,
-                    "tail_tokens": tail,
-                }
+                cell = {"tokens": count, "documents": len(found), "units": units}
+                cells[name] = {**cell, "tail_tokens": tail}
             task.say("")
         _check_units(cells, corpus)
-        vocab = encoder.get_vocab_size()
         store = {
             "dtype": token_dtype(vocab).name,
             "eos": EOS_ID,
@@ -181,7 +167,7 @@ def tokens(
             "cells": cells,
         }
         write_atomic(folder / STORE, json.dumps(store, indent=1) + "\n")
-        return {**store, "bytes": {name: sum(found.values()) for name, found in sizes.items()}}
+        return {**store, "bytes": totals}
 
     return build(
         root,
@@ -215,8 +201,20 @@ def _texts(split: Split, source: str, picked: set[str]) -> Iterator[str]:
         yield from (text for identity, text in columns if identity in picked)
 
 
-def _encoded(split: Split, source: str, encoder: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
-    dtype = token_dtype(encoder.get_vocab_size())
+def _write_cell(path: Path, encoded: Iterator[tuple[np.ndarray, int]], task: Task) -> int:
+    count = 0
+    with path.open("wb") as file:
+        for ids, size_bytes in encoded:
+            file.write(ids.tobytes())
+            count += len(ids)
+            task.advance(size_bytes)
+    return count
+
+
+def _encoded(
+    split: Split, source: str, encoder: Tokenizer, dtype: np.dtype[Any]
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Token ids of some documents at a time, with the bytes of text that they stand for."""
     for batch in split.batches(source, ["id", "text", "bytes"]):
         for start in range(0, batch.num_rows, 256):
             part = batch.slice(start, 256)
