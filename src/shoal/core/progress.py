@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, runtime_checkable
 
 from rich.console import Console
 from rich.progress import (
@@ -24,6 +24,7 @@ from rich.progress import Progress as Bars
 LINE_EVERY_S = 10.0
 
 
+@runtime_checkable
 class Task(Protocol):
     """One piece of work under way."""
 
@@ -36,6 +37,7 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Where work reports; every implementation may be used from one thread only."""
 
