@@ -34,7 +34,7 @@ def _raise(error: BaseException):
 
 CALLS = [
     ("quickstart", "quickstart", "quickstart --text notes --set train.seed=1",
-     (), {"text": Path("notes"), "overrides": ["train.seed=1"], "json": False}),
+     (), {"text": Path("notes"), "overrides": ["train.seed=1"], "json": True}),
     ("show", "show", "show d512 --set a.b=c --set d=e", ("d512", ["a.b=c", "d=e"]), {}),
     ("count", "count", "count flagship", ("flagship", []), {}),
     ("prepare", "prepare_recipe", "prepare my.py:mine", ("my.py:mine", []), {}),
@@ -56,10 +56,10 @@ def test_each_verb_calls_its_job_with_what_was_given(module, name, line, args, k
 
     def record(*given: Any, **named: Any) -> dict[str, str]:
         calls.append((given, named))
-        return {"text": "out"}
+        return {}
 
     job(module, name, record)
-    assert main(shlex.split(line)) == 0
+    assert main([*shlex.split(line), "--json"]) == 0
     assert calls == [(args, kwargs)]
 
 
@@ -148,10 +148,10 @@ def test_an_interrupt_says_how_to_go_on_and_exits_130(job, capsys):
 def test_a_closed_pipe_ends_quietly(repository: Path):
     program = (
         "import sys, types; from shoal import cli\n"
-        "fake = types.ModuleType('shoal.jobs.show')\n"
-        "fake.show = lambda recipe, overrides: {'x': 'y' * 1_000_000}\n"
-        "sys.modules['shoal.jobs.show'] = fake\n"
-        "sys.exit(cli.main(['show', 'd512']))"
+        "fake = types.ModuleType('shoal.jobs.report')\n"
+        "fake.report = lambda run: {'x': 'y' * 1_000_000}\n"
+        "sys.modules['shoal.jobs.report'] = fake\n"
+        "sys.exit(cli.main(['report', 'r']))"
     )
     reader, writer = os.pipe()
     os.close(reader)
@@ -177,6 +177,35 @@ def test_results_read_as_the_paths_that_set_takes():
     ]
     lines = as_lines({"tensors": 535_477_106_688, "ok": False}).splitlines()
     assert lines == ["tensors  535,477,106,688", "ok       false"]
+
+
+def test_scores_read_as_a_table_of_domains_beside_the_compressors(job, capsys):
+    row = {"bpb": 2.0, "xz_bpb": 2.5, "zstd_bpb": 2.61, "loss": 4.0}
+    sets = {"sources": {"domains": {"web": row, "law": row | {"bpb": 1.5}}, "macro": row}}
+    job("evaluate", "evaluate_run", lambda run, step: {"step": 9, "tokens": 1800, "sets": sets})
+    assert main(["eval", "r"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["step", "9,", "1,800", "tokens;", "bits", "per", "byte"]
+    assert lines[2:] == [
+        ["sources", "model", "xz", "zstd"],
+        ["web", "2.000", "2.500", "2.610"],
+        ["law", "1.500", "2.500", "2.610"],
+        ["macro", "mean", "2.000", "2.500", "2.610"],
+    ]
+
+
+def test_generated_text_follows_its_prompt(job, capsys):
+    job("generate", "generate", lambda *_: {"prompt": "To be", "text": " or not"})
+    assert main(["generate", "r", "--prompt", "To be"]) == 0
+    assert capsys.readouterr().out == "To be or not\n"
+
+
+@pytest.mark.parametrize("verb", ["show", "count"])
+def test_real_recipes_are_shown_and_counted(verb, capsys):
+    assert main([verb, "quickstart"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 5
+    assert main([verb, "quikstart"]) == 2
+    assert "quickstart" in capsys.readouterr().err
 
 
 def test_json_stays_readable_by_machines(job, capsys):

@@ -195,14 +195,36 @@ def _spell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _as_text(result: Result) -> str:
-    return str(result["text"])
+def _as_config(result: Result) -> str:
+    from shoal.jobs.show import render
+
+    return render(dict(result))
+
+
+def _as_counts(result: Result) -> str:
+    from shoal.jobs.count import render
+
+    return render(dict(result))
 
 
 def _as_checkup(result: Result) -> str:
-    from shoal.jobs.doctor import describe
+    from shoal.jobs.doctor import render
 
-    return describe(result)
+    return render(result)
+
+
+def _as_scores(result: Result) -> str:
+    lines = [f"step {result['step']:,}, {result['tokens']:,} tokens; bits per byte"]
+    for name, scored in result["sets"].items():
+        lines += ["", f"{name:<20} {'model':>7} {'xz':>7} {'zstd':>7}"]
+        for domain, row in [*scored["domains"].items(), ("macro mean", scored["macro"])]:
+            figures = [f"{row[key]:>7.3f}" for key in ("bpb", "xz_bpb", "zstd_bpb")]
+            lines.append(f"{domain:<20} {' '.join(figures)}")
+    return "\n".join(lines)
+
+
+def _as_text(result: Result) -> str:
+    return f"{result['prompt']}{result['text']}"
 
 
 def _as_nothing(_: Result) -> str:
@@ -222,14 +244,14 @@ VERBS = {
         example="shoal show d512 --set train.seed=1",
         takes=(_recipe, _overrides),
         call=_call_show,
-        show=as_lines,
+        show=_as_config,
     ),
     "count": Verb(
         summary="count a recipe's parameters and FLOPs, allocating nothing",
         example="shoal count flagship --json",
         takes=(_recipe, _overrides),
         call=_call_count,
-        show=as_lines,
+        show=_as_counts,
     ),
     "doctor": Verb(
         summary="look at this machine and say what is missing",
@@ -257,7 +279,7 @@ VERBS = {
         example="shoal eval quickstart",
         takes=(_run, _step),
         call=_call_eval,
-        show=as_lines,
+        show=_as_scores,
     ),
     "report": Verb(
         summary="write a run's report.html anew from its record",

@@ -1,7 +1,10 @@
 """The locks: hashed, without an address, in agreement with each other and with pyproject.toml."""
 
+import ast
 import re
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,17 @@ def test_the_locks_hold_all_that_the_project_asks_for(repository: Path):
     asked = project["project"]["dependencies"] + groups["build"]
     assert {_name(r) for r in asked} <= runtime.keys()
     assert {_name(r) for r in groups["dev"]} <= dev.keys()
+
+
+def test_what_the_code_imports_is_what_the_project_asks_for(repository: Path):
+    imported = set()
+    for path in (repository / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module.partition(".")[0])
+    owners = packages_distributions()
+    needed = {owners[name][0] for name in imported - sys.stdlib_module_names - {"shoal"}}
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    assert {_name(requirement) for requirement in project["dependencies"]} == needed

@@ -99,7 +99,7 @@ def test_little_memory_and_a_full_disk_are_needed(machine):
     said = _missing(facts, needed=True)
     assert "1.0 GB of memory" in said
     assert "0.1 GB of disk" in said
-    described = checkup.describe(facts)
+    described = checkup.render(facts)
     assert described.count("\nmissing ") == 2
 
 
@@ -117,7 +117,7 @@ def test_a_control_group_limits_memory_and_cores(monkeypatch, tmp_path):
     assert facts["memory"]["limit_bytes"] == 6_000_000_000
     assert facts["memory"]["available_bytes"] == 5_000_000_000
     assert facts["cores"] == 0.5
-    assert "limited to 6.0 GB" in checkup.describe(facts)
+    assert "limited to 6.0 GB" in checkup.render(facts)
 
 
 def test_a_package_that_is_not_installed_is_needed(monkeypatch):

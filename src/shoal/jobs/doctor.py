@@ -17,6 +17,7 @@ import psutil
 
 import shoal
 from shoal.core.files import home
+from shoal.jobs.runtime import num_cores
 
 MIN_MEMORY_BYTES = 4_000_000_000
 MIN_DISK_BYTES = 3_000_000_000
@@ -58,8 +59,8 @@ def doctor() -> dict[str, Any]:
     return {"ok": not needed, **facts, "missing": [asdict(one) for one in missing]}
 
 
-def describe(facts: Mapping[str, Any]) -> str:
-    """Return the check-up as lines for a person."""
+def render(facts: Mapping[str, Any]) -> str:
+    """Return the result of `doctor` for a terminal."""
     memory, place = facts["memory"], facts["home"]
     limit = memory["limit_bytes"]
     devices = [f"{d['kind']} ({d['platform']}:{d['id']})" for d in facts["devices"]]
@@ -115,8 +116,7 @@ def _devices(missing: list[Missing]) -> list[dict[str, Any]]:
 
 
 def _cores() -> float:
-    affine = getattr(os, "sched_getaffinity", None)
-    cores = len(affine(0)) if affine else os.cpu_count() or 1
+    cores = num_cores()
     quota, _, period = (_cgroup("cpu.max") or "max").partition(" ")
     return cores if quota == "max" else min(cores, int(quota) / int(period))
 
