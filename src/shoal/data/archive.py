@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any, Protocol, runtime_checkable
 
 from shoal.core.files import sha256_file
 from shoal.data.config import Reader, Source
@@ -42,6 +42,19 @@ class Record:
 
     source_id: str
     data: bytes
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What is read of a file, wherever it lies."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes; all when negative."""
+        ...
+
+    def readline(self, size: int = -1, /) -> bytes:
+        """One line with its end, or its first `size` bytes."""
+        ...
 
 
 def records(source: Source, path: Path, limits: Limits | None = None) -> Iterator[Record]:
@@ -98,7 +111,7 @@ def content_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _zip_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
+def _zip_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[str, Stream]]:
     selected = _selector(reader)
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
@@ -116,7 +129,7 @@ def _zip_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[s
                 yield entry.filename, file
 
 
-def _tar_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
+def _tar_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[str, Stream]]:
     selected = _selector(reader)
     with gzip.open(path) as plain:
         stream = _Counted(plain, limits.total_bytes)
@@ -134,9 +147,7 @@ def _tar_members(path: Path, reader: Reader, limits: Limits) -> Iterator[tuple[s
                 yield inner, file
 
 
-def _folder_members(
-    folder: Path, reader: Reader, limits: Limits
-) -> Iterator[tuple[str, IO[bytes]]]:
+def _folder_members(folder: Path, reader: Reader, limits: Limits) -> Iterator[tuple[str, Stream]]:
     selected = _selector(reader)
     total = 0
     for name, path in folder_files(folder):
@@ -148,7 +159,7 @@ def _folder_members(
                 yield name, file
 
 
-def _file_member(path: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
+def _file_member(path: Path, limits: Limits) -> Iterator[tuple[str, Stream]]:
     size = path.stat().st_size
     if size > limits.total_bytes:
         raise ValueError(f"{size} bytes, more than {limits.total_bytes}; give less of it")
@@ -159,7 +170,7 @@ def _file_member(path: Path, limits: Limits) -> Iterator[tuple[str, IO[bytes]]]:
 class _Counted(io.RawIOBase):
     """Reads on behalf of tarfile and refuses to unpack beyond the limit, headers included."""
 
-    def __init__(self, inner: IO[bytes] | gzip.GzipFile, limit_bytes: int) -> None:
+    def __init__(self, inner: Stream, limit_bytes: int) -> None:
         self.inner, self.left = inner, limit_bytes
 
     def readable(self) -> bool:
@@ -173,7 +184,7 @@ class _Counted(io.RawIOBase):
         return data
 
 
-def _json_lines(name: str, file: IO[bytes], reader: Reader, limits: Limits) -> Iterator[Record]:
+def _json_lines(name: str, file: Stream, reader: Reader, limits: Limits) -> Iterator[Record]:
     number = 0
     while line := file.readline(limits.member_bytes + 1):
         number += 1
@@ -216,7 +227,7 @@ def _as_utf8(data: bytes, reader: Reader) -> bytes:
     return data if reader.encoding == "utf-8" else data.decode(reader.encoding).encode()
 
 
-def _read(file: IO[bytes], limit_bytes: int, name: str) -> bytes:
+def _read(file: Stream, limit_bytes: int, name: str) -> bytes:
     data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise ValueError(f"{name} is larger than {limit_bytes} bytes; refused")

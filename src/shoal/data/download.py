@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import cast
 
@@ -77,7 +78,8 @@ def _pip_settings() -> dict[str, str]:
     command = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError(f"pip's configuration cannot be read: {done.stderr.strip()}; correct it")
+        reason = " ".join(done.stderr.split())
+        raise ValueError(f"pip's configuration cannot be read ({reason}); correct it")
     sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, ":env:": {}}
     for line in done.stdout.splitlines():
         key, _, value = line.partition("=")
@@ -184,10 +186,10 @@ def _receive(
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         with session.get_stream(link.url_without_fragment, headers=headers) as response:
-            if response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return  # nothing is left to send; the hash decides
             response.raise_for_status()
-            have = have if response.status_code == httpx2.codes.PARTIAL_CONTENT else 0
+            have = have if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0
             size = have + int(response.headers.get("content-length", 0))
             if size > MAX_DOWNLOAD_BYTES:
                 raise ValueError(_too_large(archive))
