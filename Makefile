@@ -42,10 +42,12 @@ FOUND = $(shell found=; \
 	done; \
 	echo "$$found")
 
+NO_PYTHON = Shoal needs Python 3.12 or newer, and $(CHOSEN): \
+	install python3.12 with its venv module, or say make PYTHON=/path/to/python3.12
+
 .venv/made:
 	$(eval CHOSEN := $(FOUND))
-	$(if $(filter =%,$(CHOSEN)),,$(error Shoal needs Python 3.12 or newer, and $(CHOSEN): \
-	install python3.12 with its venv module, or say make PYTHON=/path/to/python3.12))
+	$(if $(filter =%,$(CHOSEN)),,$(error $(NO_PYTHON)))
 	@rm -rf .venv
 	@"$(patsubst =%,%,$(CHOSEN))" -m venv .venv || { rm -rf .venv; exit 1; }
 	@touch $@
