@@ -124,9 +124,9 @@ def tiny(tmp_path: Path, source: Callable[..., Source]) -> CorpusConfig:
     rows = [prose(7), prose(1000), prose(1000), *(prose(1001 + n) for n in range(27))]
     beta = tmp_path / "beta.jsonl"
     beta.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    quoted = " ".join(prose(11).split()[20:50])
+    quoted = " ".join(prose(21).split()[20:50])
     gamma = tmp_path / "gamma.jsonl"
-    short = " ".join(prose(12).split()[20:23])
+    short = " ".join(prose(22).split()[20:23])
     texts = (prose(5000), f"{prose(5001)} {quoted.upper()}!", short)
     gamma.write_text("".join(json.dumps({"text": row}) + "\n" for row in texts))
     return CorpusConfig(

@@ -97,6 +97,9 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
     whole = corpus_artifact(root, corpus, stages)
     reused = {artifact.name: artifact.reused for artifact in [*stages.all(), whole]}
     progress.note(_summary(whole, reused))
+    for source in corpus.training:
+        if not held.facts["sources"][source.name]["kept"]:
+            progress.note(f"source {source.name}: nothing of it is left to evaluate on")
     return Prepared(
         corpus=whole,
         store=store.path,
