@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO, runtime_checkable
+from io import TextIOBase
+from typing import IO, Protocol, cast, runtime_checkable
 
 from rich.console import Console
 from rich.progress import (
@@ -75,7 +76,7 @@ class _Nothing:
 class Lines:
     """One line when a task starts to matter, every ten seconds while it runs, and at its end."""
 
-    def __init__(self, stream: TextIO, every_s: float = LINE_EVERY_S) -> None:
+    def __init__(self, stream: TextIOBase, every_s: float = LINE_EVERY_S) -> None:
         self.stream = stream
         self.every_s = every_s
 
@@ -169,10 +170,10 @@ class _BarTask:
         self.bars.update(self.row, status=status)
 
 
-def progress_for(stream: TextIO | None = None) -> Progress:
+def progress_for(stream: TextIOBase | None = None) -> Progress:
     """Bars when the stream (standard error by default) is a terminal, lines otherwise."""
-    chosen = sys.stderr if stream is None else stream
-    console = Console(file=chosen)
+    chosen = cast("TextIOBase", sys.stderr) if stream is None else stream
+    console = Console(file=cast("IO[str]", chosen))
     return Terminal(console) if console.is_terminal else Lines(chosen)
 
 
