@@ -103,7 +103,7 @@ class Source:
         domain: for evaluation text, its name in the domain-labelled set.
         origin: who made it and where it was found.
         license: an SPDX expression.
-        license_evidence: where that licence is stated.
+        license_evidence: where that license is stated.
         limit_bytes: documents are kept in the order of a keyed hash of their bytes up to this
             many bytes; 0 keeps all.
         heldout_bytes: this source's held-out budget; -1 takes the corpus' own.

@@ -1,8 +1,8 @@
 """The demonstration corpus: eight kinds of text and a domain-labelled set, from package files.
 
-Versions, file names and SHA-256 are those of the package index; licences are read in the archives
+Versions, file names and SHA-256 are those of the package index; licenses are read in the archives
 themselves. A natural mixture by training share: web 0.16, encyclopedia 0.14, drama 0.16, technical
-docs 0.2, application code 0.1, maths code 0.1, maths docs 0.1, law 0.04; the small web,
+docs 0.2, application code 0.1, math code 0.1, math docs 0.1, law 0.04; the small web,
 encyclopedia and law cells repeat first, so longer runs should lower them.
 """
 
@@ -175,7 +175,7 @@ def _sympy() -> tuple[Source, ...]:
         ),
         Source(
             name="sympy-docs",
-            kind="maths docs",
+            kind="math docs",
             archive=SYMPY,
             reader=Reader(members=("doc/*.rst", "doc/*.md")),
             origin=origin,
@@ -185,7 +185,7 @@ def _sympy() -> tuple[Source, ...]:
     )
 
 
-# Domain, its name in the file, kind, licence and its wording; two sets of noise are left out.
+# Domain, its name in the file, kind, license and its wording; two sets of noise are left out.
 DOMAINS = (
     ("c4", "c4", "web", "ODC-By-1.0", "c4 ODC-BY 1.0"),
     ("openwebtext", "openwebtext", "web", "CC0-1.0", "openwebtext CC0"),
