@@ -15,8 +15,9 @@ import hashlib
 import json
 import types
 import typing
+import collections.abc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from shoal.core.files import canonical_json
 
@@ -64,8 +65,12 @@ def _is_config(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _is_config_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and all(_is_config(item) for item in value)
+def _configs(value: Any) -> tuple[Any, ...]:
+    """Return the items of a non-empty tuple of configs, or nothing for any other value."""
+    if not isinstance(value, tuple):
+        return ()
+    items = cast("tuple[Any, ...]", value)
+    return items if all(_is_config(item) for item in items) else ()
 
 
 def leaves(config: Any, prefix: str = "") -> Iterator[Leaf]:
@@ -74,19 +79,23 @@ def leaves(config: Any, prefix: str = "") -> Iterator[Leaf]:
     Raises:
         TypeError: a leaf field declares no class.
     """
-    hints = typing.get_type_hints(type(config))
+    hints = typing.get_type_hints(cast("type[Any]", config.__class__))
     for field in dataclasses.fields(config):
         path, value = prefix + field.name, getattr(config, field.name)
         if _is_config(value):
             yield from leaves(value, path + ".")
-        elif _is_config_tuple(value):
-            for index, item in enumerate(value):
+        elif _configs(value):
+            for index, item in enumerate(_configs(value)):
                 yield from leaves(item, f"{path}.{index}.")
         elif _KIND not in field.metadata:
             raise TypeError(f"{type(config).__name__}.{field.name} declares no field class")
         else:
-            kind = field.metadata[_KIND]
-            yield Leaf(path=path, value=value, kind=kind, annotation=hints[field.name])
+            yield Leaf(
+                path=path,
+                value=value,
+                kind=field.metadata[_KIND],
+                annotation=hints[field.name],
+            )
 
 
 def plain(value: Any) -> Any:
@@ -94,9 +103,10 @@ def plain(value: Any) -> Any:
     if _is_config(value):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
-        return [plain(item) for item in value]
+        return [plain(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): plain(item) for key, item in items}
     return value
 
 
@@ -110,7 +120,7 @@ def diff(before: Any, after: Any) -> list[Difference]:
     """List the leaves that differ, in path order."""
     old = {leaf.path: leaf for leaf in leaves(before)}
     new = {leaf.path: leaf for leaf in leaves(after)}
-    found = []
+    found: list[Difference] = []
     for path in sorted(old.keys() | new.keys()):
         a, b = old.get(path), new.get(path)
         if a is None or b is None or plain(a.value) != plain(b.value):
@@ -137,36 +147,21 @@ def replace(config: Any, path: str, value: Any) -> Any:
 
 def _replace(node: Any, parts: list[str], value: Any, root: Any, path: str) -> Any:
     head, rest = parts[0], parts[1:]
-    if isinstance(node, tuple) and head.isdigit() and int(head) < len(node):
+    items = _configs(node)
+    if items and head.isdigit() and int(head) < len(items):
         index = int(head)
-        item = _replace(node[index], rest, value, root, path) if rest else value
-        return (*node[:index], item, *node[index + 1 :])
+        item = _replace(items[index], rest, value, root, path) if rest else value
+        return (*items[:index], item, *items[index + 1 :])
     if not _is_config(node) or head not in {f.name for f in dataclasses.fields(node)}:
         raise ValueError(_unknown_path(root, path))
     current = getattr(node, head)
-    if (
-        not rest
-        and (_is_config(current) or _is_config_tuple(current))
-        and not _is_same(current, value)
-    ):
-        raise ValueError(
-            f"{path} is a group of settings; set one of its values, such as {path}.{_first(current)}"
-        )
-    return dataclasses.replace(
-        node, **{head: _replace(current, rest, value, root, path) if rest else value}
-    )
-
-
-def _is_same(current: Any, value: Any) -> bool:
-    return type(current) is type(value)
-
-
-def _first(group: Any) -> str:
-    return (
-        f"0.{dataclasses.fields(group[0])[0].name}"
-        if isinstance(group, tuple)
-        else dataclasses.fields(group)[0].name
-    )
+    if not rest and (_is_config(current) or _configs(current)) and type(current) is not type(value):
+        group = _configs(current)
+        inner = dataclasses.fields(group[0] if group else current)[0].name
+        example = f"{path}.0.{inner}" if group else f"{path}.{inner}"
+        raise ValueError(f"{path} is a group of settings; set one of its values, as {example}")
+    changed = _replace(current, rest, value, root, path) if rest else value
+    return dataclasses.replace(node, **{head: changed})
 
 
 def _unknown_path(config: Any, path: str) -> str:
@@ -243,17 +238,21 @@ def coerce(value: Any, annotation: Any) -> Any:
     if origin is Literal and value in args and type(value) in {type(arg) for arg in args}:
         return value
     if origin is tuple and isinstance(value, list | tuple):
-        return _coerce_tuple(value, args)
-    if dataclasses.is_dataclass(annotation) and isinstance(value, Mapping):
-        return from_plain(annotation, value)  # pyright: ignore[reportArgumentType]
-    if (
-        origin in (dict, Mapping) or origin is not None and issubclass(origin, Mapping)
-    ) and isinstance(value, Mapping):
-        return dict(value)
+        return _coerce_tuple(cast("Sequence[Any]", value), args)
+    if isinstance(value, Mapping):
+        return _coerce_mapping(cast("Mapping[str, Any]", value), annotation, origin)
     if annotation is float and type(value) is int:
         return float(value)
     if isinstance(annotation, type) and type(value) is annotation:
         return value
+    raise ValueError(f"{value!r} is not {_spell(annotation)}")
+
+
+def _coerce_mapping(value: Mapping[str, Any], annotation: Any, origin: Any) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        return from_plain(cast("type[Any]", annotation), value)
+    if origin is collections.abc.Mapping:
+        return dict(value)
     raise ValueError(f"{value!r} is not {_spell(annotation)}")
 
 

@@ -197,27 +197,30 @@ def evaluate(
     for name, documents in encoded.items():
         total = float(nats[start : start + len(documents)].sum())
         start += len(documents)
-        if not math.isfinite(total):
-            raise ValueError(
-                f"the loss on domain '{name}' is {total}; the parameters are not sound"
-            )
-        num_bytes = sum(len(text.encode()) for text in kept[name])
-        num_tokens = sum(len(document) for document in documents)
         domains[name] = {
-            "loss": total / num_tokens,
-            "bpb": total / math.log(2) / num_bytes,
-            "tokens": num_tokens,
-            "bytes": num_bytes,
-            "documents": len(documents),
+            **_result(name, total, kept[name], sum(map(len, documents))),
             **((compressed or {}).get(name) or compressors(kept[name])),
             "kind": (kinds or {}).get(name, ""),
             "code": name in code,
         }
-    macro = {
-        key: math.fsum(domain[key] for domain in domains.values()) / len(domains)
-        for key in MACRO_KEYS
+    return {"domains": domains, "macro": _macro(list(domains.values()))}
+
+
+def _macro(domains: list[dict[str, Any]]) -> dict[str, float]:
+    return {key: math.fsum(found[key] for found in domains) / len(domains) for key in MACRO_KEYS}
+
+
+def _result(name: str, nats: float, texts: list[str], num_tokens: int) -> dict[str, Any]:
+    if not math.isfinite(nats):
+        raise ValueError(f"the loss on domain '{name}' is {nats}; the parameters are not sound")
+    num_bytes = sum(len(text.encode()) for text in texts)
+    return {
+        "loss": nats / num_tokens,
+        "bpb": nats / math.log(2) / num_bytes,
+        "tokens": num_tokens,
+        "bytes": num_bytes,
+        "documents": len(texts),
     }
-    return {"domains": domains, "macro": macro}
 
 
 def score_documents(

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shoal.core.files import folder_lock, home, write_atomic
 from shoal.core.progress import Progress, progress_for
 from shoal.core.record import Record
+from shoal.data.tokenize import EOS_ID
 from shoal.eval.domains import evaluate
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.runs import find_run, read_config
@@ -38,38 +40,14 @@ def evaluator(
     config: Config, folder: Path, prepared: Prepared, record: Record, progress: Progress
 ) -> Callable[[Any], None]:
     """Return a function of the state that writes `evals/STEP.json` and `samples/STEP.json`."""
-    import jax
-    import jax.numpy as jnp
-
-    from shoal.model.lm import LM, forward
-    from shoal.model.loss import token_loss
-
     tokenizer = prepared.tokenizer()
-    model, context = config.model, config.train.sequence_tokens
-
-    @jax.jit
-    def nats(params: LM, inputs: Any, targets: Any, segments: Any) -> Any:
-        hidden, _ = forward(params, inputs, segments, model, context=context)
-        found = token_loss(
-            hidden.reshape(-1, hidden.shape[-1]),
-            params.head,
-            targets.reshape(-1),
-            block_vocab=model.loss_block_vocab,
-            block_above_bytes=model.loss_block_above_bytes,
-        )
-        return found.nats.reshape(targets.shape).astype(jnp.float32)
+    nats = scorer(config)
 
     def encode(texts: list[str]) -> list[list[int]]:
-        batch = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [found.ids for found in batch]
+        return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def run(state: Any) -> None:
-        step = int(state.step)
-
-        def score(inputs: Any, targets: Any, segments: Any) -> Any:
-            return jax.device_get(nats(state.params, inputs, targets, segments))
-
-        sets = {}
+        step, sets = int(state.step), {}
         with progress.task("evaluate", len(prepared.heldout), "sets") as task:
             for name, texts in prepared.heldout.items():
                 if not texts:
@@ -78,8 +56,8 @@ def evaluator(
                 sets[name] = evaluate(
                     texts,
                     encode,
-                    score,
-                    eos=0,
+                    partial(nats, state.params),
+                    eos=EOS_ID,
                     sequence_tokens=config.eval.sequence_tokens,
                     rows=config.eval.batch_sequences,
                     kinds=kinds,
@@ -91,11 +69,35 @@ def evaluator(
         write_atomic(folder / EVALS / f"{step}.json", json.dumps(found, indent=1))
         texts = samples(state, config, tokenizer)
         write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
-        record.event(
-            "evaluate", step=step, macro={name: one["macro"] for name, one in sets.items()}
-        )
+        macro = {name: one["macro"] for name, one in sets.items()}
+        record.event("evaluate", step=step, macro=macro)
 
     return run
+
+
+def scorer(config: Config) -> Callable[[Any, Any, Any, Any], Any]:
+    """Return (params, inputs, targets, segments) -> nats per target, compiled once."""
+    import jax
+    import jax.numpy as jnp
+
+    from shoal.model.lm import forward
+    from shoal.model.loss import token_loss
+
+    model, context = config.model, config.train.sequence_tokens
+
+    @jax.jit
+    def nats(params: Any, inputs: Any, targets: Any, segments: Any) -> Any:
+        hidden, _ = forward(params, inputs, segments, model, context=context)
+        found = token_loss(
+            hidden.reshape(-1, hidden.shape[-1]),
+            params.head,
+            targets.reshape(-1),
+            block_vocab=model.loss_block_vocab,
+            block_above_bytes=model.loss_block_above_bytes,
+        )
+        return found.nats.reshape(targets.shape).astype(jnp.float32)
+
+    return lambda *arguments: jax.device_get(nats(*arguments))
 
 
 def samples(state: Any, config: Config, tokenizer: Any) -> list[dict[str, Any]]:
@@ -113,13 +115,13 @@ def samples(state: Any, config: Config, tokenizer: Any) -> list[dict[str, Any]]:
         num_tokens=config.eval.sample_tokens,
         temperature=config.eval.sample_temperature,
         seed=config.train.seed,
-        eos=0,
+        eos=EOS_ID,
     )
     drawn = [list(map(int, row)) for row in zip(*columns, strict=True)]
     return [
         {
             "prompt": prompt,
-            "text": tokenizer.decode(row[: row.index(0)] if 0 in row else row),
+            "text": tokenizer.decode(row[: row.index(EOS_ID)] if EOS_ID in row else row),
             "temperature": config.eval.sample_temperature,
             "seed": config.train.seed,
         }

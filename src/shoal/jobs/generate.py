@@ -4,6 +4,7 @@ from typing import Any
 
 from shoal.core.files import home
 from shoal.core.progress import progress_for
+from shoal.data.tokenize import EOS_ID
 from shoal.jobs.prepare import prepare
 from shoal.jobs.runs import find_run, read_config
 from shoal.jobs.runtime import start_jax
@@ -33,10 +34,10 @@ def generate(
         num_tokens=tokens,
         temperature=temperature,
         seed=seed,
-        eos=0,
+        eos=EOS_ID,
     )
     for column in columns:
-        if column[0] == 0:
+        if column[0] == EOS_ID:
             break
         drawn.append(int(column[0]))
     return {

@@ -1,6 +1,6 @@
 """Run folders: where they are, what config they hold, what may differ when one goes on.
 
-    run.json  corpus.json  metrics.jsonl  events.jsonl  checkpoints/  evals/  samples/  report.html
+run.json  corpus.json  metrics.jsonl  events.jsonl  checkpoints/  evals/  samples/  report.html
 """
 
 import dataclasses

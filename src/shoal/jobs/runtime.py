@@ -1,5 +1,6 @@
 """What every job that computes needs of its process: jax set up once, and facts about the machine."""
 
+import ctypes
 import os
 import platform
 import resource
@@ -11,15 +12,31 @@ from typing import Any
 import shoal
 from shoal.core.artifact import source_commit
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
 
 def start_jax(home: Path) -> None:
     """Set jax up for this process: compiled programs are kept under HOME/xla-cache."""
     import jax
 
+    _keep_freed_memory()
     jax.config.update("jax_compilation_cache_dir", str((home / "xla-cache").absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep what XLA frees: a CPU step takes and returns its buffers every time.
+
+    Handed back to the system and faulted in again page by page, they cost a third of a small
+    step's CPU time. One arena, no separate mappings, no trimming; the price is a higher plateau.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_ARENA_MAX, 1)):
+        libc.mallopt(option, value)
 
 
 def environment() -> dict[str, Any]:

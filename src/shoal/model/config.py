@@ -46,7 +46,7 @@ class ModelConfig:
     z_loss: float = identity(1e-4)
     init_scale: float = identity(0.5)
     balance_bins: int = identity(10_000)
-    # The public run rounded router logits to bf16, which changed the chosen set for 2.6 % of tokens.
+    # The public run rounded router logits to bf16: another chosen set for 2.6 % of tokens.
     router_round_bf16: bool = identity(False)
 
     compute_dtype: Literal["float32", "bfloat16"] = numerics("float32")
@@ -70,8 +70,8 @@ class ModelConfig:
         for name in ("kv_heads_local", "kv_heads_global"):
             if self.num_heads % getattr(self, name):
                 raise ValueError(
-                    f"model.{name}={getattr(self, name)} does not divide num_heads={self.num_heads};"
-                    f" use one of {_divisors(self.num_heads)}"
+                    f"model.{name}={getattr(self, name)} does not divide"
+                    f" num_heads={self.num_heads}; use one of {_divisors(self.num_heads)}"
                 )
         if (
             self.kv_heads_stored_global is not None
@@ -88,7 +88,8 @@ class ModelConfig:
             )
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
             raise ValueError(
-                f"model.rotary_dim={self.rotary_dim} must be even and at most head_dim={self.head_dim}"
+                f"model.rotary_dim={self.rotary_dim} must be even and at most"
+                f" head_dim={self.head_dim}"
             )
 
     @property

@@ -18,6 +18,7 @@ class GatedNorm(eqx.Module):
 
 
 def gated_norm(p: GatedNorm, x: Float[Array, "B S D"], eps: float) -> Float[Array, "B S D"]:
+    """Norm, then gate the normed value by itself: y * sigmoid(silu(y W_down) W_up)."""
     y = rms_norm(x, p.gain, eps)
     return y * jax.nn.sigmoid(matmul(jax.nn.silu(matmul(y, p.down)), p.up))
 

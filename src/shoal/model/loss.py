@@ -39,6 +39,7 @@ def token_loss(
 def one_shot(
     hidden: Float[Array, "T D"], head: Float[Array, "D V"], targets: Int[Array, " T"]
 ) -> TokenLoss:
+    """All logits at once."""
     wide = at_least_float32(hidden.dtype)
     scores = jnp.matmul(hidden, head.astype(hidden.dtype), preferred_element_type=wide)
     log_z = jax.nn.logsumexp(scores, axis=-1)

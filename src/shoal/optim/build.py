@@ -5,7 +5,7 @@ adamh  the output head: Adam's direction, hyperball step, at the matrices' rate
 adam   embedding, router, head gate, norm gains, convolutions: Adam, with decay where declared
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from shoal.optim.muonh import muon_direction
 type StepRates = dict[str, Array]
 
 
+@runtime_checkable
 class Declared(Protocol):
     """What the optimizer reads of a weight's declaration (`arrays.weights.WeightSpec`)."""
 
@@ -82,18 +83,18 @@ def step_rates(
 
 
 def _apply_rates(described: Any) -> optax.GradientTransformationExtraArgs:
-    def init(params: Any) -> optax.EmptyState:
+    def init(params: Any) -> optax.OptState:
         del params
         return optax.EmptyState()
 
     def update(
         updates: Any,
-        state: optax.EmptyState,
+        state: optax.OptState,
         params: Any = None,
-        *,
-        rates: StepRates,
-        **_extra: Any,
-    ) -> tuple[Any, optax.EmptyState]:
+        **extra: Any,
+    ) -> tuple[Any, optax.OptState]:
+        rates: StepRates = extra["rates"]
+
         def one(spec: Declared, u: Float[Array, "..."], w: Float[Array, "..."]) -> Array:
             if spec.group == "balance":
                 return u

@@ -67,7 +67,7 @@ def orthogonalize(matrices: list[Array], dtype: Any) -> list[Array]:
 
 
 def muon_direction(momentum: float, dtype: Any) -> optax.GradientTransformation:
-    """buffer <- m * buffer + g;  u <- m * buffer + g, orthogonalized.
+    """Nesterov momentum, orthogonalized: b <- m * b + g, then u = m * b + g.
 
     The usual factor sqrt(max(1, fan_out / fan_in)) would cancel in the hyperball step.
     """
@@ -75,7 +75,7 @@ def muon_direction(momentum: float, dtype: Any) -> optax.GradientTransformation:
     def init(params: Any) -> MomentumState:
         return MomentumState(jax.tree.map(jnp.zeros_like, params))
 
-    def update(updates: Any, state: MomentumState, params: Any = None) -> tuple[Any, MomentumState]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
         buffer = jax.tree.map(lambda b, g: momentum * b + g, state.buffer, updates)
         nesterov = jax.tree.map(lambda b, g: momentum * b + g, buffer, updates)

@@ -38,7 +38,7 @@ def flagship(*, clean: bool = False) -> Config:
             "name": "ours",
             "optimizer.decay": "published: pull request #8833, head gate and router only",
             "optimizer.decay_from_step": "published: pull request #8833, when it was switched on",
-            "data.corpus.unit_tokens": "published: issue #9615, the longest context that was planned",
+            "data.corpus.unit_tokens": "published: issue #9615, the longest planned context",
             "train.num_steps": "published: the ladder launcher; 791 tokens per active parameter of"
             " the weights as stored",
             "train.batch_sequences": "published: issue #8435, 1,024 a rack on 11 racks",

@@ -221,7 +221,7 @@ def _rung(
             "name": "ours: the rung's width",
             "optimizer.decay": "published: the ladder ran before pull request #8833 brought it",
             "optimizer.decay_from_step": "ours: no effect at a decay of 0",
-            "data.corpus.unit_tokens": "ours: 16 sequences; no longer context is planned for a rung",
+            "data.corpus.unit_tokens": "ours: 16 sequences; a rung plans no longer context",
             "train.num_steps": "derived: 791 tokens per active parameter, nearest whole step",
             "train.batch_sequences": batch,
             "train.checkpoint_every_steps": "ours: with every evaluation",

@@ -203,21 +203,29 @@ def moment(value: object) -> datetime | None:
 
 
 def plain(value: Any, *, grouped: bool = True) -> str:
-    """A configuration's or event's value on one line; `grouped` sets commas into large integers."""
+    """A configuration's or event's value on one line; `grouped` is for reading, not copying."""
     if value is None:
         return "none"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return ("yes" if value else "no") if grouped else str(value).lower()
     if isinstance(value, int):
         return f"{value:,}" if grouped and abs(value) >= 10_000 else str(value)
     if isinstance(value, float):
+        if grouped and value.is_integer() and 1e4 <= abs(value) < 1e15:
+            return f"{value:,.0f}"
         short = f"{value:.6g}".replace("e+", "e")
         return short if float(short) == value else repr(value)
     if isinstance(value, list | tuple):
         return ", ".join(plain(item, grouped=grouped) for item in value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {plain(item, grouped=grouped)}" for key, item in value.items())
+        return ", ".join(f"{key} {_inner(item, grouped=grouped)}" for key, item in value.items())
     return str(value)
+
+
+def _inner(value: Any, *, grouped: bool) -> str:
+    """A value inside another: in parentheses where it has parts of its own."""
+    told = plain(value, grouped=grouped)
+    return f"({told})" if isinstance(value, list | tuple | Mapping) else told
 
 
 def pairs(items: Iterable[tuple[str, Child]]) -> Html:

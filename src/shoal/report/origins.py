@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -32,13 +33,10 @@ _TAKEN_OUT = ("duplicates", "heldout_documents", "overlap_dropped")
 _SUMS = ("documents", "bytes", "tokens", *_TAKEN_OUT)
 _MEANINGS = (
     "Duplicates: documents dropped because the same text stands elsewhere. Held out: whole "
-    "documents kept for evaluation. Overlap: held-out documents dropped because they share a "
-    "passage with training text."
+    "documents kept for evaluation. Overlap: such documents dropped because they share a passage "
+    "with training text."
 )
-_CARD = (
-    "origin", "license", "license_evidence", "revision", "retrieved", "usage", "units",
-    "tail_tokens",
-)  # fmt: skip
+_DIGEST = re.compile("[0-9a-f]{40,}")
 
 
 def dicts(values: object) -> list[dict[str, Any]]:
@@ -47,11 +45,29 @@ def dicts(values: object) -> list[dict[str, Any]]:
     return [value for value in found if isinstance(value, dict)]
 
 
+def trained_on(run: RunFolder) -> list[dict[str, Any]]:
+    """The sources of training text."""
+    found = dicts(run.corpus.get("sources"))
+    return [one for one in found if one.get("usage") != "evaluation"]
+
+
 def sources(run: RunFolder) -> Html:
-    """What the model was trained on, with counts, licenses and what was taken out."""
+    """What the model was trained and evaluated on, with counts, licenses and what was taken out."""
     found = dicts(run.corpus.get("sources"))
     if not found:
         return missing("this run folder has no corpus record.")
+    training = trained_on(run)
+    only_scored = [one for one in found if one.get("usage") == "evaluation"]
+    return join(
+        _tokenizer(run, training),
+        _counts("Training sources", training) if training else None,
+        _counts("Sources that are only evaluated", only_scored) if only_scored else None,
+        el("p", _MEANINGS, class_="note"),
+        el("details", el("summary", "Source cards"), [_card(one) for one in found]),
+    )
+
+
+def _counts(caption: str, found: list[dict[str, Any]]) -> Html:
     columns = {
         "Source": "", "Kind": "", "License": "s", "Documents": "n", "Size": "n", "Tokens": "n",
         "Share": "s", "Duplicates": "n", "Held out": "n", "Overlap": "n",
@@ -63,14 +79,12 @@ def sources(run: RunFolder) -> Html:
     }
     total = sums.get("tokens", 0)
     rows = [_source(one, str(one.get("name") or "unnamed"), total) for one in found]
-    blank = {"kind": "", "license": ""}
-    foot = [_source({**sums, **blank}, f"{len(found)} sources", total)]
-    return join(
-        _tokenizer(run, found),
-        table("Training sources", columns, rows, foot=foot, named=False),
-        el("p", _MEANINGS, class_="note"),
-        el("details", el("summary", "Source cards"), [_card(one) for one in found]),
-    )
+    rows.append(_source({**sums, "kind": "", "license": ""}, _plural(len(found), "source"), total))
+    if not total:
+        dropped = [place for place, name in enumerate(columns) if name in {"Tokens", "Share"}]
+        rows = [[cell for place, cell in enumerate(row) if place not in dropped] for row in rows]
+        columns = {key: kind for key, kind in columns.items() if key not in {"Tokens", "Share"}}
+    return table(caption, columns, rows[:-1], foot=rows[-1:])
 
 
 def _source(one: Mapping[str, Any], label: str, total: float) -> list[Any]:
@@ -112,11 +126,12 @@ def _tokenizer(run: RunFolder, found: list[dict[str, Any]]) -> Html:
 
 
 def _card(one: Mapping[str, Any]) -> Html:
-    known = [key for key in _CARD if one.get(key) is not None]
+    known = {key.replace("_", " "): value for key, value in one.items() if value not in (None, "")}
+    known.pop("name", None)
     return el(
         "section",
         el("h4", str(one.get("name") or "unnamed")),
-        pairs((key.replace("_", " "), plain(one[key])) for key in known),
+        pairs((key, plain(value)) for key, value in known.items()),
         class_="card",
     )
 
@@ -148,7 +163,7 @@ def facts(found: object) -> str:
     if not isinstance(found, Mapping):
         return ""
     flat = {str(key): value for key, value in found.items() if not isinstance(value, Mapping)}
-    return ", ".join(f"{key.replace('_', ' ')} {plain(value)}" for key, value in flat.items())
+    return ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in flat.items())
 
 
 def samples(run: RunFolder) -> Html:
@@ -187,7 +202,7 @@ def _text(one: Mapping[str, Any]) -> Html:
 def configuration(run: RunFolder) -> Html:
     """Every value of the resolved configuration with its origin, and what follows from it."""
     config, derived, notes = (run.run.get(key) for key in ("config", "derived", "notes"))
-    notes = dict(notes) if isinstance(notes, Mapping) else {}
+    notes = notes if isinstance(notes, Mapping) else {}
     parts: list[Html] = []
     if isinstance(derived, Mapping) and derived:
         known = ((key.replace("_", " "), plain(value)) for key, value in leaves(derived))
@@ -195,25 +210,23 @@ def configuration(run: RunFolder) -> Html:
     if not isinstance(config, Mapping) or not config:
         return join(missing("run.json holds no configuration."), parts)
     groups: dict[str, list[tuple[str, Any]]] = {}
-    for path, value in leaves(config):
+    for path, value in leaves({key: value for key, value in config.items() if key != "notes"}):
         group = path.split(".")[0] if "." in path else "general"
         groups.setdefault(group, []).append((path, value))
-    folded = [_group(name, found, notes) for name, found in groups.items()]
-    if notes:
-        rows = [[el("code", str(path)), str(note)] for path, note in notes.items()]
-        inner = table("Notes on groups", {"Path": "", "Origin": "wide"}, rows, named=False)
-        folded.append(el("details", el("summary", "Notes on whole groups"), inner))
-    return join(folded, parts)
+    return join([_group(name, found, notes) for name, found in groups.items()], parts)
 
 
-def _group(name: str, found: list[tuple[str, Any]], notes: dict[str, Any]) -> Html:
-    """One top-level part of the configuration; its notes leave `notes`."""
-    rows = []
-    for path, value in found:
-        note = notes.pop(path, None)
-        shown = path.removeprefix(f"{name}.")
-        rows.append([el("code", shown), plain(value, grouped=False), str(note or "")])
-    columns = {"Field": "", "Value": "", "Origin of the number": "wide"}
+def _group(name: str, found: list[tuple[str, Any]], notes: Mapping[str, Any]) -> Html:
+    """One top-level part of the configuration."""
+    rows = [
+        [
+            el("code", path.removeprefix(f"{name}.")),
+            plain(value, grouped=False),
+            str(origin(notes, path) or ""),
+        ]
+        for path, value in found
+    ]
+    columns = {"Field": "", "Value": "value", "Origin": "wide"}
     return el(
         "details",
         el("summary", name, " ", el("span", _plural(len(found), "value"), class_="unit")),
@@ -221,17 +234,26 @@ def _group(name: str, found: list[tuple[str, Any]], notes: dict[str, Any]) -> Ht
     )
 
 
+def origin(notes: Mapping[str, Any], path: str) -> Any:
+    """The note on a path, or on `group.*` for the nearest group around it; None without one."""
+    parts = path.split(".")
+    groups = [".".join([*parts[:end], "*"]) for end in range(len(parts) - 1, 0, -1)]
+    return next((notes[key] for key in (path, *groups) if key in notes), None)
+
+
 def _plural(number_of: int, noun: str) -> str:
     return f"{number_of:,} {noun}" if number_of == 1 else f"{number_of:,} {noun}s"
 
 
 def leaves(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Every value under its dotted path; an empty mapping is a value."""
+    """Every value under its dotted path; the objects of a list stand one by one, as values."""
     found: list[tuple[str, Any]] = []
     for key, item in value.items():
         path = f"{prefix}{key}"
         if isinstance(item, Mapping) and item:
             found += leaves(item, f"{path}.")
+        elif isinstance(item, list) and any(isinstance(one, Mapping) for one in item):
+            found += [(f"{path}[{place}]", one) for place, one in enumerate(item)]
         else:
             found.append((path, item))
     return found
@@ -258,9 +280,7 @@ def _event(one: Mapping[str, Any], began: datetime | None) -> list[Any]:
     when = moment(one.get("time"))
     after = between(began, when)
     kind = str(one.get("kind") or "unnamed")
-    own = ("kind", "time", "attempt", "link")
-    details = {key: value for key, value in one.items() if key not in own and value is not None}
-    told = ", ".join(f"{key.replace('_', ' ')} {plain(value)}" for key, value in details.items())
+    told = ", ".join(_details(one))
     written = f"{when:%Y-%m-%d %H:%M:%S}" if when else str(one.get("time") or "")
     return [
         None if after is None else duration(after),
@@ -269,6 +289,26 @@ def _event(one: Mapping[str, Any], began: datetime | None) -> list[Any]:
         el("span", told, class_="facts"),
         el("span", written, class_="when"),
     ]
+
+
+def _details(one: Mapping[str, Any]) -> list[str]:
+    """An event's own fields; digests by their first digits, evaluations by their macro means."""
+    told: list[str] = []
+    for key, value in one.items():
+        if key in ("kind", "time", "attempt", "link") or value is None:
+            continue
+        if key == "macro" and isinstance(value, Mapping):
+            told += [
+                f"{name} {fixed(at(of, 'bpb'), 3)} bits per byte" for name, of in value.items()
+            ]
+        else:
+            told.append(f"{str(key).replace('_', ' ')} {_short(value)}")
+    return told
+
+
+def _short(value: object) -> str:
+    """A value on one line, digests by their first digits."""
+    return _DIGEST.sub(lambda found: found[0][:12] + "\N{HORIZONTAL ELLIPSIS}", plain(value))
 
 
 def between(first: datetime | None, last: datetime | None) -> float | None:

@@ -137,7 +137,7 @@ def _sentence(run: RunFolder) -> str:
     if tensors is not None:
         told += f" of {compact(tensors)} parameters"
         told += f", {compact(active)} of them active for each token" if active is not None else ""
-    found = len(origins.dicts(run.corpus.get("sources")))
+    found = len(origins.trained_on(run))
     if not len(run.metrics.steps):
         return f"{told}. No step has been recorded yet."
     return f"{told}, trained on {_tokens(run)} tokens{f' of {found} sources' if found else ''}."

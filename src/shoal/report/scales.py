@@ -129,7 +129,8 @@ def _texts(ticks: Sequence[float], form: str) -> list[str]:
 def scale(axis: Axis, values: Float[np.ndarray, " n"], *, pad: float = 0.0) -> Scale:
     """The scale of an axis for its values, widened where they are all equal.
 
-    A logarithmic axis without positive values becomes linear.
+    A logarithmic axis without positive values becomes linear; one with a few values far below all
+    others leaves these out.
     """
     values = values[np.isfinite(values)]
     log = axis.log and bool((values > 0).any())
@@ -137,6 +138,8 @@ def scale(axis: Axis, values: Float[np.ndarray, " n"], *, pad: float = 0.0) -> S
         values = values[values > 0]
     low = float(values.min()) if values.size else 0.0
     high = float(values.max()) if values.size else 1.0
+    if log and values.size >= 50 and low < (usual := float(np.quantile(values, 0.02)) / 10):
+        low = usual  # one value next to nothing would press all others together
     if axis.low is not None:
         low = min(low, axis.low)
     if axis.high is not None:

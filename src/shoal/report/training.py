@@ -61,7 +61,7 @@ def training(run: RunFolder) -> Html:
         _loss(run),
         _held_out(run),
         _rates(run),
-        _plain(run, "z_loss", "Logit z-loss", "per token"),
+        _plain(run, "z_loss", "Logit z-loss", "per token, as added to the loss"),
         class_="charts",
     )
 
@@ -72,7 +72,7 @@ def _loss(run: RunFolder) -> list[Html]:
         return [missing("the loss of a step has not been recorded yet.")]
     mean = curves[-1]
     evaluations = over_evaluations(run, "loss")
-    axis, note = _frame(mean.y, [one.y for one in evaluations])
+    axis, note = _frame(mean.y, evaluations)
     charts = [
         line_chart(
             "Loss",
@@ -91,16 +91,14 @@ def _loss(run: RunFolder) -> list[Html]:
     return charts
 
 
-def _frame(
-    curve: Float[np.ndarray, " n"], others: list[Float[np.ndarray, " m"]]
-) -> tuple[Axis, str | None]:
+def _frame(curve: Float[np.ndarray, " n"], evaluations: list[Series]) -> tuple[Axis, str | None]:
     """The loss axis; a start that would flatten all the rest is cut off, and that is told."""
     axis = Axis(label="nats per token")
     finite = curve[np.isfinite(curve)]
     most = float(np.quantile(finite, 0.97))
     if len(finite) < 50 or finite.max() - finite.min() < 2.5 * (most - finite.min()):
         return axis, None
-    most = max([most, *(float(np.nanmax(other[len(other) // 2 :])) for other in others)])
+    most = max([most, *(float(one.y[len(one.y) // 2 :].max()) for one in evaluations)])
     note = f"The start, up to {significant(finite.max())}, lies above the frame."
     return replace(axis, high=most), note
 

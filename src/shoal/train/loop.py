@@ -18,19 +18,11 @@ import numpy as np
 from shoal.core.progress import Progress, Task
 from shoal.core.record import Record
 from shoal.train import checkpoint
-from shoal.train.config import Config
+from shoal.train.config import Config, TrainConfig
 from shoal.train.step import Batch, State, Step
 
 type BatchAt = Callable[[int], Batch]
 type Hook = Callable[[State], None]
-
-
-class Stopped(Exception):
-    """The user asked to stop; the state up to `step` is saved."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped at step {step}")
-        self.step = step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +60,7 @@ def train(
         every: cadence in steps -> hook, called with the state after such a step (evaluation).
 
     Raises:
-        Stopped: on an interrupt, after the running step is finished and saved.
+        KeyboardInterrupt: asked to stop, after the running step is finished and saved.
         ValueError: too many steps in a row were not finite.
     """
     settings, first = config.train, int(state.step)
@@ -78,47 +70,62 @@ def train(
     skipped = 0
     with _interrupts() as asked, progress.task("train", settings.num_steps, "steps") as task:
         task.advance(first)
-        for index in range(first, settings.num_steps):
+        for now in range(first + 1, settings.num_steps + 1):
             at = time.perf_counter()
-            state, metrics = jitted(state, batch_at(index))
+            state, metrics = jitted(state, batch_at(now - 1))
             seen = jax.device_get(metrics)
-            now = time.perf_counter()
-            if first_loss_s is None:
-                first_loss_s = now - began
-            _log(record, settings, index + 1, seen, now - at)
-            _show(task, settings.tokens_per_step, seen, now - at)
-            skipped = 0 if seen["applied"] else skipped + 1
-            if skipped:
-                record.event("nonfinite", step=index + 1, loss=float(seen["loss"]))
-                if skipped >= settings.stop_after_skipped:
-                    raise ValueError(_not_finite(index + 1, skipped, folder))
-            done, stop = index + 1 == settings.num_steps, bool(asked)
-            due = (
-                settings.checkpoint_every_steps
-                and (index + 1) % settings.checkpoint_every_steps == 0
-            )
-            due = due or now - saved > settings.checkpoint_every_s
-            if (due or done or stop) and not skipped:
+            end = time.perf_counter()
+            first_loss_s = end - began if first_loss_s is None else first_loss_s
+            _log(record, settings, now, seen, end - at)
+            _show(task, settings.tokens_per_step, seen, end - at)
+            skipped = _count_skipped(record, settings, now, seen, skipped, folder)
+            last, stop = now == settings.num_steps, bool(asked)
+            if not skipped and (last or stop or _is_due(settings, now, end - saved)):
                 save(folder, state, record, facts, keep=settings.keep_checkpoints)
                 saved = time.perf_counter()
-            if stop and not done:
-                record.event("stop", step=index + 1)
-                raise Stopped(index + 1)
+            if stop and not last:
+                record.event("stop", step=now)
+                raise KeyboardInterrupt(f"stopped at step {now}")
             for cadence, hook in every.items():
-                if cadence and (index + 1) % cadence == 0 and not done:
+                if cadence and now % cadence == 0 and not last:
                     hook(state)
-    seconds = time.perf_counter() - began
-    steady = settings.num_steps - first - 1
+    seconds, num_steps = time.perf_counter() - began, settings.num_steps - first
     rate = None
-    if steady > 0 and first_loss_s is not None and seconds > first_loss_s:
-        rate = steady * settings.tokens_per_step / (seconds - first_loss_s)
+    if num_steps > 1 and first_loss_s is not None:
+        rate = (num_steps - 1) * settings.tokens_per_step / (seconds - first_loss_s)
     return Outcome(
         state=state,
-        num_steps=settings.num_steps - first,
+        num_steps=num_steps,
         first_loss_s=first_loss_s,
         seconds=seconds,
         tokens_per_s=rate,
     )
+
+
+def _is_due(settings: TrainConfig, step: int, since_s: float) -> bool:
+    every = settings.checkpoint_every_steps
+    return (every > 0 and step % every == 0) or since_s > settings.checkpoint_every_s
+
+
+def _count_skipped(
+    record: Record,
+    settings: TrainConfig,
+    step: int,
+    seen: dict[str, Any],
+    before: int,
+    folder: Path,
+) -> int:
+    if seen["applied"]:
+        return 0
+    skipped = before + 1
+    record.event("nonfinite", step=step, loss=float(seen["loss"]), in_a_row=skipped)
+    if skipped >= settings.stop_after_skipped:
+        raise ValueError(
+            f"the loss or gradient was not finite in {skipped} steps in a row, up to step {step};"
+            f" the last good state is kept in {folder / checkpoint.CHECKPOINTS}: lower the rates,"
+            " or look at the batches of these steps"
+        )
+    return skipped
 
 
 def save(folder: Path, state: State, record: Record, facts: dict[str, Any], *, keep: int) -> None:
@@ -130,7 +137,9 @@ def save(folder: Path, state: State, record: Record, facts: dict[str, Any], *, k
     checkpoint.prune(folder, keep)
 
 
-def _log(record: Record, settings: Any, step: int, seen: dict[str, Any], seconds: float) -> None:
+def _log(
+    record: Record, settings: TrainConfig, step: int, seen: dict[str, Any], seconds: float
+) -> None:
     if step % settings.log_every_steps and seen["applied"]:
         return
     detailed = step == 1 or step % settings.detail_every_steps == 0
@@ -148,14 +157,6 @@ def _log(record: Record, settings: Any, step: int, seen: dict[str, Any], seconds
 def _show(task: Task, tokens: int, seen: dict[str, Any], seconds: float) -> None:
     task.say(f"loss {float(seen['loss']):.3f}  {tokens / seconds:,.0f} tokens/s")
     task.advance()
-
-
-def _not_finite(step: int, skipped: int, folder: Path) -> str:
-    return (
-        f"the loss or gradient was not finite in {skipped} steps in a row, up to step {step};"
-        f" the last good state is kept in {folder / checkpoint.CHECKPOINTS}: lower the rates, or"
-        " look at the batches of these steps"
-    )
 
 
 @contextmanager

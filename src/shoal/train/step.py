@@ -5,7 +5,7 @@ keeps its old value, the step still counts, and `applied` says 0.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -30,11 +30,13 @@ type Step = Callable[["State", "Batch"], tuple["State", Metrics]]
 class State(NamedTuple):
     """Everything that a run carries from one step to the next; all of it is checkpointed.
 
-    The router bias in `params` is already the one for the next step.
+    `step` is an int32 scalar, `params` an LM whose router bias is already the next step's,
+    `optimizer` what the transform of `optim.build` keeps. In an abstract state every leaf is a
+    ShapeDtypeStruct.
     """
 
-    step: Int[Array, ""]
-    params: LM
+    step: Any
+    params: Any
     optimizer: Any
 
 
@@ -82,10 +84,11 @@ def make_step(config: Config, peak: Rates) -> Step:
             state.params, batch, config.model, context=context, parts=config.train.accumulation
         )
         rates = step_rates(state.step, config.optimizer, peak, num_steps)
-        updates, optimizer_state = optimizer.update(
-            gradients, state.optimizer, state.params, rates=rates
+        turned: Any = optimizer.update(
+            cast("Any", gradients), state.optimizer, state.params, rates=rates
         )
-        params = optax.apply_updates(state.params, updates)
+        updates, optimizer_state = turned
+        params: Any = optax.apply_updates(state.params, updates)
         bias = jax.vmap(
             lambda m: balancing_bias(
                 m, top_k=config.model.top_k, num_bins=config.model.balance_bins
