@@ -72,7 +72,11 @@ def config() -> dict:
             "vocab_size": 4096,
             "window_tokens": 128,
         },
-        "data": {"unit_tokens": 4096, "seed": 17, "mixture": {"owt": 0.2, "kjv": 0.1}},
+        "data": {
+            "corpus": {"name": "quickstart", "sources": [{"name": "owt", "reader": {"lines": ""}}]},
+            "mixture": [["owt", 0.2], ["kjv", 0.1]],
+            "seed": 17,
+        },
         "optimizer": {"muon_lr": 0.012, "adam_lr": 0.004, "beta2": 0.983, "gate_decay": True},
         "train": {"batch_sequences": 16, "sequence_tokens": 256, "steps": STEPS},
     }
@@ -161,6 +165,12 @@ def corpus() -> dict:
         }
         for row in SOURCES
     ]
+    sources += [
+        {"name": f"{domain}-evaluation", "kind": kind, "usage": "evaluation", "domain": domain,
+         "license": "CC0-1.0", "documents": documents, "bytes": documents * 3_480, "tokens": 0,
+         "duplicates": 0, "heldout_documents": documents, "overlap_dropped": 0}
+        for domain, kind, _, documents, *_ in SETS["domains"]
+    ]  # fmt: skip
     stages = [
         {"ref": f"{name}@{number:012x}", "stage": name, "seconds": seconds, "facts": facts}
         for number, (name, seconds, facts) in enumerate(
@@ -188,9 +198,9 @@ def run_json() -> dict:
         "fingerprint": "5f2d" * 16,
         "config": config(),
         "notes": {
+            "model.*": "published: the same at every size",
             "model.num_experts": "ours: 16 is the most that two cores feed",
-            "optimizer.beta2": "rule of the published recipe at this batch",
-            "optimizer": "the published law, at this size",
+            "optimizer.*": "published: the law of the recipe, at this batch",
         },
         "environment": {"python": "3.12.1", "jax": "0.12.0", "devices": ["cpu:0"], "cores": 2},
         "created": "2026-11-03T09:00:00+00:00",
@@ -216,9 +226,11 @@ def make(folder: Path, *, steps: int = STEPS, finished: bool = True, evaluate: i
         for step in range(1, steps + 1):
             log.metric(step, metric(step, noise))
             if step % evaluate == 0:
-                log.event("checkpoint", step=step, bytes=52_953_088)
-                log.event("evaluate", step=step, seconds=11.8)
-                _write(folder / "evals" / f"{step}.json", evaluation(step))
+                found = evaluation(step)
+                macro = {name: one["macro"] for name, one in found["sets"].items()}
+                log.event("checkpoint", step=step, digest="c0ffee" * 10)
+                log.event("evaluate", step=step, macro=macro)
+                _write(folder / "evals" / f"{step}.json", found)
                 _write(folder / "samples" / f"{step}.json", samples(step))
         if finished:
             log.event("finish", step=steps)

@@ -52,12 +52,14 @@ def test_a_table_names_itself_and_heads_its_rows():
         (markup.duration(192), "3 min 12 s"),
         (markup.duration(7_500), "2 h 05 min"),
         (markup.duration(6_600_000), "76 d 9 h"),
-        (markup.plain(2.3e13), "2.3e13"),
+        (markup.plain(2.3e13), "23,000,000,000,000"),
+        (markup.plain(2.3e13, grouped=False), "2.3e13"),
+        (markup.plain({"a": {"b": 1}, "c": 2}), "a (b 1), c 2"),
         (markup.plain(0.1 + 0.2), "0.30000000000000004"),
         (markup.plain(True), "yes"),
         (markup.plain(20_261_103), "20,261,103"),
         (markup.plain(20_261_103, grouped=False), "20261103"),
-        (markup.plain({"a": [1, None]}), "a 1, none"),
+        (markup.plain({"a": [1, None]}), "a (1, none)"),
     ],
 )
 def test_numbers_are_written_for_a_reader(written, expected):

@@ -100,6 +100,8 @@ def test_the_headline_gives_the_numbers(seen):
         "Update norm", "Throughput", "Macro mean", "Without code", "shown, not gated",
         "CC-BY-SA-3.0", "LicenseRef-public-domain", "Overlap", "tokenizer@", "BSD-3-Clause",
         "The harbor", "temperature 0.8", "ours: 16 is the most that two cores feed",
+        "published: the same at every size", "corpus.sources[0] name owt, reader (lines )",
+        "Sources that are only evaluated", "c4-evaluation", "sources 2.195 bits per byte",
         "checkpoint", "each link was recomputed", "5f2d5f2d", "No assignment", "all gradients",
     ],
 )  # fmt: skip
@@ -165,7 +167,7 @@ def test_unknown_keys_and_wrong_types_are_left_out(tmp_path):
     (made / "corpus.json").write_text(json.dumps(corpus))
     (made / "run.json").write_text('{"config": [], "derived": 3, "notes": "x", "parameters": []}')
     seen = Outline(page.render(made))
-    assert "1 sources" in seen.text
+    assert "1 source " in seen.text
     assert "No data: run.json holds no configuration" in seen.text
     assert folder.columns(metrics).layers.keys() == {"router/load_cv"}
 

@@ -64,6 +64,11 @@ def test_a_logarithmic_axis_without_positive_values_is_linear():
     assert not scale(Axis(label="", log=True), np.array([-1.0, 0.0])).log
 
 
+def test_a_logarithmic_axis_is_not_stretched_by_one_value_next_to_nothing():
+    made = scale(Axis(label="", log=True), np.array([1e-12, *np.linspace(1, 2, 99)]))
+    assert made.low > 0.05
+
+
 def test_values_without_a_place_have_none():
     made = scale(Axis(label="", log=True), np.array([0.1, 10.0]))
     assert np.isnan(made.place(np.array([0.0, -1.0, math.inf]))).all()
