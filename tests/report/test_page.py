@@ -132,6 +132,12 @@ def test_a_run_in_progress_says_what_is_missing(tmp_path):
     assert "Expert load" in seen.text
 
 
+def test_a_single_evaluation_is_no_curve(tmp_path):
+    seen = Outline(page.render(fake_run.make(tmp_path / "run", steps=20, evaluate=20)))
+    assert "Macro mean" in seen.text
+    assert "Held-out text" not in seen.text
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_run_of_hardly_a_step_has_a_page(tmp_path, steps):
     seen = Outline(page.render(fake_run.make(tmp_path / "run", steps=steps, finished=False)))

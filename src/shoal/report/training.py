@@ -103,10 +103,13 @@ def _frame(curve: Float[np.ndarray, " n"], evaluations: list[Series]) -> tuple[A
     return replace(axis, high=most), note
 
 
-def _held_out(run: RunFolder) -> Html:
+def _held_out(run: RunFolder) -> Html | None:
+    """A curve from two evaluations on; a single one is the headline's."""
     series = over_evaluations(run, "bpb")
     if not series:
         return missing("held-out text has not been evaluated yet.")
+    if all(len(one.x) < 2 for one in series):
+        return None
     axis = Axis(label="bits per byte, macro mean")
     return line_chart("Held-out text", series, x=TOKENS, y=axis, references=references(run))
 
