@@ -5,11 +5,11 @@ from importlib import resources
 
 import pytest
 
-from shoal.core.config import leaves, plain
+from shoal.core.config import leaves, origin, plain
 from shoal.model.count import num_active
 from shoal.recipes import ladder
 from shoal.train.checks import check
-from shoal.train.notes import origin, unknown_notes, without_origin
+from shoal.train.notes import unknown_notes, without_origin
 
 RUNGS = json.loads((resources.files("shoal") / "recipes" / "published.json").read_text())["rungs"]
 PUBLISHED = [name for name in RUNGS if name != "flagship"]

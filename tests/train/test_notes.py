@@ -2,8 +2,9 @@
 
 import dataclasses
 
+from shoal.core.config import origin
 from shoal.recipes.ladder import d512
-from shoal.train.notes import origin, unknown_notes, without_origin
+from shoal.train.notes import unknown_notes, without_origin
 
 
 def test_an_exact_note_wins_over_a_group_and_a_near_group_over_a_far_one():

@@ -9,13 +9,14 @@ A *leaf* is a field whose value is not itself a config; tuples of configs are wa
 `data.corpus.sources.2.limit_bytes` is a path. Errors name the path, the value and what to do.
 """
 
+import collections.abc
 import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import types
 import typing
-import collections.abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -136,6 +137,22 @@ def diff(before: Any, after: Any) -> list[Difference]:
     return found
 
 
+def origin(notes: Mapping[str, str], path: str) -> str | None:
+    """Return the note that covers a leaf, None if there is none.
+
+    A key of the notes is the path of a leaf, or `group.*` where every leaf below has the same
+    origin. An exact key wins over a group, a longer group over a shorter one.
+    """
+    if path in notes:
+        return notes[path]
+    parts = path.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        group = ".".join(parts[:end]) + ".*"
+        if group in notes:
+            return notes[group]
+    return None
+
+
 def replace(config: Any, path: str, value: Any) -> Any:
     """Return a copy in which the value at a dotted path is another one.
 
@@ -148,7 +165,7 @@ def replace(config: Any, path: str, value: Any) -> Any:
 def _replace(node: Any, parts: list[str], value: Any, root: Any, path: str) -> Any:
     head, rest = parts[0], parts[1:]
     items = _configs(node)
-    if items and head.isdigit() and int(head) < len(items):
+    if items and head.isdecimal() and int(head) < len(items):
         index = int(head)
         item = _replace(items[index], rest, value, root, path) if rest else value
         return (*items[:index], item, *items[index + 1 :])
@@ -205,7 +222,7 @@ def _read(text: str, annotation: Any, path: str) -> Any:
     try:
         value = json.loads(text.replace("_", "") if text.replace("_", "").isdigit() else text)
     except json.JSONDecodeError:
-        value = {"none": None, "null": None, "True": True, "False": False}.get(text, text)
+        value = {"none": None, "None": None, "True": True, "False": False}.get(text, text)
     try:
         return coerce(value, annotation)
     except ValueError:
@@ -241,9 +258,9 @@ def coerce(value: Any, annotation: Any) -> Any:
         return _coerce_tuple(cast("Sequence[Any]", value), args)
     if isinstance(value, Mapping):
         return _coerce_mapping(cast("Mapping[str, Any]", value), annotation, origin)
-    if annotation is float and type(value) is int:
+    if annotation is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
-    if isinstance(annotation, type) and type(value) is annotation:
+    if annotation is not float and isinstance(annotation, type) and type(value) is annotation:
         return value
     raise ValueError(f"{value!r} is not {_spell(annotation)}")
 

@@ -10,7 +10,7 @@ from shoal.core.files import folder_lock, home, write_atomic
 from shoal.core.progress import Progress, progress_for
 from shoal.core.record import Record
 from shoal.data.tokenize import EOS_ID
-from shoal.eval.domains import evaluate
+from shoal.eval.domains import compressors, evaluate, limit_bytes
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.runs import find_run, read_config
 from shoal.jobs.runtime import start_jax
@@ -20,7 +20,7 @@ EVALS, SAMPLES = "evals", "samples"
 
 
 def evaluate_run(run: str, step: int | None = None) -> dict[str, Any]:
-    """Evaluate a checkpoint of a run, the newest by default; returns what `evals/STEP.json` says."""
+    """Evaluate a checkpoint, the newest by default; returns what `evals/STEP.json` says."""
     from shoal.train import checkpoint
     from shoal.train.derive import peak_rates
     from shoal.train.step import abstract_state
@@ -42,6 +42,7 @@ def evaluator(
     """Return a function of the state that writes `evals/STEP.json` and `samples/STEP.json`."""
     tokenizer = prepared.tokenizer()
     nats = scorer(config)
+    compressed: dict[str, dict[str, dict[str, float]]] = {}
 
     def encode(texts: list[str]) -> list[list[int]]:
         return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
@@ -53,6 +54,8 @@ def evaluator(
                 if not texts:
                     continue
                 kinds = prepared.kinds[name]
+                if name not in compressed:
+                    compressed[name] = {d: compressors(limit_bytes(t)) for d, t in texts.items()}
                 sets[name] = evaluate(
                     texts,
                     encode,
@@ -62,6 +65,7 @@ def evaluator(
                     rows=config.eval.batch_sequences,
                     kinds=kinds,
                     code={domain for domain, kind in kinds.items() if kind == "code"},
+                    compressed=compressed[name],
                 )
                 task.say(f"{name}: macro {sets[name]['macro']['bpb']:.3f} bits per byte")
                 task.advance()

@@ -7,7 +7,6 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from shoal.core.config import Difference, diff, fingerprint, from_plain, plain
 from shoal.core.files import home, read_limited, write_atomic

@@ -1,4 +1,4 @@
-"""What every job that computes needs of its process: jax set up once, and facts about the machine."""
+"""What a job that computes needs of its process: jax set up once, facts about the machine."""
 
 import ctypes
 import os

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
 
-from shoal.core.config import fingerprint, plain
+from shoal.core.config import fingerprint, origin, plain
 from shoal.jobs.resolve import resolve
 from shoal.train.derive import derive
-from shoal.train.notes import origin
 
 _PUBLISHED = resources.files("shoal") / "recipes" / "published.json"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from shoal.core.config import origin
 from shoal.report.folder import RunFolder, at
 from shoal.report.markup import (
     Html,
@@ -232,13 +233,6 @@ def _group(name: str, found: list[tuple[str, Any]], notes: Mapping[str, Any]) ->
         el("summary", name, " ", el("span", _plural(len(found), "value"), class_="unit")),
         table(f"Configuration: {name}", columns, rows, named=False),
     )
-
-
-def origin(notes: Mapping[str, Any], path: str) -> Any:
-    """The note on a path, or on `group.*` for the nearest group around it; None without one."""
-    parts = path.split(".")
-    groups = [".".join([*parts[:end], "*"]) for end in range(len(parts) - 1, 0, -1)]
-    return next((notes[key] for key in (path, *groups) if key in notes), None)
 
 
 def _plural(number_of: int, noun: str) -> str:

@@ -80,7 +80,8 @@ def train(
             _show(task, settings.tokens_per_step, seen, end - at)
             skipped = _count_skipped(record, settings, now, seen, skipped, folder)
             last, stop = now == settings.num_steps, bool(asked)
-            if not skipped and (last or stop or _is_due(settings, now, end - saved)):
+            due = not skipped and _is_due(settings, now, end - saved)
+            if last or stop or due:
                 save(folder, state, record, facts, keep=settings.keep_checkpoints)
                 saved = time.perf_counter()
             if stop and not last:

@@ -1,25 +1,7 @@
-"""Where each number of a config comes from: `Config.notes` read per leaf.
+"""Whether `Config.notes` says of every number where it comes from, and of nothing else."""
 
-A key of the notes is the path of a leaf, or `group.*` where every leaf below has the same origin.
-An exact key wins over a group, a longer group over a shorter one.
-"""
-
-from collections.abc import Mapping
-
-from shoal.core.config import leaves
+from shoal.core.config import leaves, origin
 from shoal.train.config import Config
-
-
-def origin(notes: Mapping[str, str], path: str) -> str | None:
-    """Return the note that covers a leaf, None if there is none."""
-    if path in notes:
-        return notes[path]
-    parts = path.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        group = ".".join(parts[:end]) + ".*"
-        if group in notes:
-            return notes[group]
-    return None
 
 
 def _paths(config: Config) -> list[str]:
