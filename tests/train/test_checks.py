@@ -59,7 +59,7 @@ def test_every_check_is_listed_and_refuses_something():
 
 
 def test_a_config_is_refused_with_all_its_problems_at_once():
-    config = changed(data__corpus__unit_tokens=8192, model__vocab_size=300, data__table_lanes=1)
+    config = changed(data__corpus__unit_tokens=5000, model__vocab_size=300, data__table_lanes=1)
     with pytest.raises(ValueError, match="unit_tokens") as refused:
         checks.check(config)
     assert len(str(refused.value).splitlines()) == 3

@@ -166,18 +166,20 @@ def _replace(node: Any, parts: list[str], value: Any, root: Any, path: str) -> A
     head, rest = parts[0], parts[1:]
     items = _configs(node)
     if items and head.isdecimal() and int(head) < len(items):
-        index = int(head)
-        item = _replace(items[index], rest, value, root, path) if rest else value
-        return (*items[:index], item, *items[index + 1 :])
-    if not _is_config(node) or head not in {f.name for f in dataclasses.fields(node)}:
+        current = items[int(head)]
+    elif _is_config(node) and head in {field.name for field in dataclasses.fields(node)}:
+        current = getattr(node, head)
+    else:
         raise ValueError(_unknown_path(root, path))
-    current = getattr(node, head)
     if not rest and (_is_config(current) or _configs(current)) and type(current) is not type(value):
         group = _configs(current)
-        inner = dataclasses.fields(group[0] if group else current)[0].name
+        inner = next(leaves(group[0] if group else current)).path
         example = f"{path}.0.{inner}" if group else f"{path}.{inner}"
         raise ValueError(f"{path} is a group of settings; set one of its values, as {example}")
     changed = _replace(current, rest, value, root, path) if rest else value
+    if items:
+        index = int(head)
+        return (*items[:index], changed, *items[index + 1 :])
     return dataclasses.replace(node, **{head: changed})
 
 
