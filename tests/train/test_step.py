@@ -11,10 +11,18 @@ import pytest
 from oracles import moe as oracle
 from oracles.bridge import assert_near, model_config, quick_jit
 from oracles.shape import Shape, packed_segments
+from shoal.arrays.weights import specs_of
 from shoal.model.lm import forward
 from shoal.recipes.quickstart import quickstart
 from shoal.train.derive import peak_rates
-from shoal.train.step import Batch, initial_state, make_step, with_router_bias
+from shoal.train.step import (
+    Batch,
+    abstract_state,
+    describe_model,
+    initial_state,
+    make_step,
+    with_router_bias,
+)
 
 SHAPE = Shape(num_layers=2)
 SEQUENCES, LENGTH = 4, 12
@@ -171,3 +179,158 @@ def test_the_record_gets_every_number_that_it_names_with_the_right_shape():
     assert metrics[0]["grad_norm"] == pytest.approx(np.sqrt(sum(squares)), rel=1e-5)
     assert np.asarray(metrics[0]["router/load"]).mean() == pytest.approx(1.0)
     assert (np.asarray(metrics[0]["router/entropy"]) < np.log(SHAPE.num_experts)).all()
+
+
+def test_a_batch_without_a_finite_loss_changes_nothing():
+    """Neither does one without a single target: there is no mean over nothing."""
+    state, step = built()
+    state, _ = step(state, batch())
+    for value in (np.nan, np.inf, 0.0):
+        weights = jnp.full_like(batch(1).weights, value)
+        after, metrics = step(state, batch(1)._replace(weights=weights))
+        assert metrics["applied"] == 0.0
+        assert after.step == state.step + 1
+        old, new = (jax.tree.leaves(s._replace(step=None)) for s in (state, after))
+        for one, other in zip(old, new, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_step_after_one_that_was_not_applied_is_as_if_it_had_not_been():
+    """But for the schedule, which counts steps."""
+    state, step = built()
+    state, _ = step(state, batch())
+    skipped, _ = step(state, batch(1)._replace(weights=jnp.full_like(batch().weights, np.nan)))
+    found, _ = step(skipped._replace(step=state.step), batch(2))
+    expected, _ = step(state, batch(2))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_losses_are_means_over_targets_however_documents_are_packed():
+    """Three documents of six tokens: in two rows, or in three with padding between them."""
+    rng = np.random.default_rng(3)
+    documents = rng.integers(0, SHAPE.vocab, size=(3, 2, 6)).astype(np.int32)
+    state, step = built()
+    found = []
+    for places in ([(0, 0), (0, 6), (1, 0)], [(3, 6), (1, 0), (2, 3)]):
+        inputs, targets, segments = np.zeros((3, SEQUENCES, LENGTH), np.int32)
+        weights = np.zeros((SEQUENCES, LENGTH), np.float32)
+        for number, (row, column) in enumerate(places):
+            span = slice(column, column + 6)
+            inputs[row, span], targets[row, span] = documents[number]
+            segments[row, span] = number + 1
+            segments[row, column + 6 :] = number + 9
+            weights[row, span] = 1.0
+        _, metrics = step(state, Batch(*map(jnp.asarray, (inputs, targets, segments, weights))))
+        found.append(metrics)
+    for name in ("loss", "z_loss", "grad_norm/muonh", "grad_norm/adamh", "grad_norm/adam"):
+        assert_near(found[0][name], np.asarray(found[1][name]), 2e-5, name)
+
+
+@cache
+def long_run(num_steps=200):
+    """(initial state, final state, metrics) of a run whose every step is given up to the next."""
+    base = config_of()
+    config = replace(base, train=replace(base.train, num_steps=num_steps))
+    peak = peak_rates(config)
+    first = initial_state(config, peak)
+    state = jax.tree.map(jnp.copy, first)
+    step = quick_jit(make_step(config, peak), donate_argnums=0)
+    metrics, given = [], []
+    for number in range(num_steps):
+        given.append(state)
+        state, found = step(state, batch(number))
+        metrics.append({name: np.asarray(value) for name, value in found.items()})
+    return first, state, metrics, given
+
+
+def test_a_step_takes_the_memory_of_the_state_that_it_is_given():
+    """Warnings are errors: a buffer that could not be used would have failed the run."""
+    _, _, _, given = long_run()
+    assert all(leaf.is_deleted() for state in given for leaf in jax.tree.leaves(state))
+
+
+def test_weights_on_a_sphere_keep_their_norm_for_hundreds_of_steps():
+    first, last, metrics, _ = long_run()
+    specs = specs_of(describe_model(config_of()))
+    leaves = zip(specs, jax.tree.leaves(first.params), jax.tree.leaves(last.params), strict=True)
+    seen = set()
+    for spec, before, after in leaves:
+        if spec.group in ("muonh", "adamh"):
+            radius, radius_now = (
+                np.sqrt(np.sum(np.square(np.asarray(w, np.float64)), axis=spec.norm_axes))
+                for w in (before, after)
+            )
+            np.testing.assert_allclose(radius_now, radius, rtol=2e-5, err_msg=spec.name)
+            moved = np.linalg.norm(np.asarray(after - before)) / np.linalg.norm(before)
+            assert moved > 0.3, spec.name
+            seen.add(spec.group)
+    assert seen == {"muonh", "adamh"}
+    for group in seen:
+        norms = [found[f"weight_norm/{group}"] for found in metrics]
+        np.testing.assert_allclose(norms, norms[0], rtol=2e-5)
+
+
+def test_the_mean_of_every_bias_stays_zero():
+    _, last, metrics, _ = long_run()
+    for block in (last.params.local, last.params.global_):
+        bias = np.asarray(block.moe.router_bias, np.float64)
+        largest = np.abs(bias).max()
+        assert largest > 0.01
+        np.testing.assert_allclose(bias.mean(axis=1), 0.0, atol=1e-6 * largest)
+    assert all(found["applied"] == 1.0 for found in metrics)
+
+
+def test_nothing_is_dropped_and_every_assignment_is_counted():
+    _, _, metrics, _ = long_run()
+    for found in metrics:
+        assert not found["dropped"].any()
+        counted = found["router/load"].sum(axis=1)
+        np.testing.assert_allclose(counted, SHAPE.num_experts, rtol=1e-5)
+
+
+def test_the_abstract_state_has_the_shapes_and_types_of_the_real_one():
+    config = config_of()
+    abstract = abstract_state(config, peak_rates(config))
+    real = initial_state(config, peak_rates(config))
+    assert jax.tree.structure(abstract) == jax.tree.structure(real)
+    for one, other in zip(jax.tree.leaves(abstract), jax.tree.leaves(real), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert isinstance(one, jax.ShapeDtypeStruct)
+
+
+def test_a_seed_decides_every_weight():
+    config = config_of()
+    states = [
+        initial_state(replace(config, train=replace(config.train, seed=seed)), peak_rates(config))
+        for seed in (0, 0, 1)
+    ]
+    same, other = zip(*(jax.tree.leaves(s.params) for s in states[:2]), strict=True), states[2]
+    specs = specs_of(describe_model(config))
+    for spec, (one, two), three in zip(specs, same, jax.tree.leaves(other.params), strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert (np.asarray(one) != np.asarray(three)).any() == (spec.init == "normal"), spec.name
+
+
+def test_every_layer_and_expert_begins_with_its_own_weights():
+    config = config_of()
+    config = replace(config, model=replace(config.model, num_layers=6))
+    state = initial_state(config, peak_rates(config))
+    specs = specs_of(describe_model(config))
+    for spec, leaf in zip(specs, jax.tree.leaves(state.params), strict=True):
+        if spec.init == "normal":
+            matrices = np.asarray(leaf).reshape(-1, *leaf.shape[-2:])
+            assert len({matrix.tobytes() for matrix in matrices}) == len(matrices), spec.name
+
+
+def test_layers_begin_the_same_however_many_stand_behind_them():
+    config = config_of()
+    few, many = (
+        initial_state(
+            replace(config, model=replace(config.model, num_layers=n)), peak_rates(config)
+        )
+        for n in (6, 10)
+    )
+    leaves = zip(jax.tree.leaves(few.params), jax.tree.leaves(many.params), strict=True)
+    for one, other in leaves:
+        np.testing.assert_array_equal(one, other[: len(one)])

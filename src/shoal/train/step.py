@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One packed batch; positions of weight 0 count for nothing."""
+    """One packed batch; positions of weight 0 are routed like all others and have no loss."""
 
     inputs: Int[Array, "B S"]
     targets: Int[Array, "B S"]
