@@ -142,12 +142,11 @@ def _draw(spec: WeightSpec, std: float, seed: int) -> np.ndarray:
     if spec.init == "first_tap":
         values[..., 0, :] = 1.0
     elif spec.init == "normal":
-        key = hashlib.sha256(f"{seed}/{spec.name}".encode()).digest()
-        root = int.from_bytes(key[:8], "little")
-        matrices = values.reshape(-1, *spec.shape[-2:])
-        for index, matrix in enumerate(matrices):
-            generator = np.random.Generator(np.random.Philox(key=[root, index]))
-            matrix[...] = std * _truncated_normal(generator, matrix.shape)
+        for index in np.ndindex(spec.shape[:-2]):
+            place = "/".join(map(str, (seed, spec.name, *index)))
+            key = np.frombuffer(hashlib.sha256(place.encode()).digest()[:16], np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=key))
+            values[index] = std * _truncated_normal(generator, spec.shape[-2:])
     return values
 
 
