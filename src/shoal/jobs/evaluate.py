@@ -12,7 +12,7 @@ from shoal.core.record import Record
 from shoal.data.tokenize import EOS_ID
 from shoal.eval.domains import compressors, evaluate, limit_bytes
 from shoal.jobs.prepare import Prepared, prepare
-from shoal.jobs.runs import find_run, read_config
+from shoal.jobs.runs import check_corpus, find_run, read_config
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
 
@@ -29,6 +29,7 @@ def evaluate_run(run: str, step: int | None = None) -> dict[str, Any]:
     config, progress = read_config(folder), progress_for()
     start_jax(home())
     prepared = prepare(config.data.corpus, home(), progress)
+    check_corpus(folder, prepared)
     step = checkpoint.newest(folder) if step is None else step
     state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
     with folder_lock(folder), Record.open(folder) as record:
@@ -39,7 +40,11 @@ def evaluate_run(run: str, step: int | None = None) -> dict[str, Any]:
 def evaluator(
     config: Config, folder: Path, prepared: Prepared, record: Record, progress: Progress
 ) -> Callable[[Any], None]:
-    """Return a function of the state that writes `evals/STEP.json` and `samples/STEP.json`."""
+    """Return a function of the state that writes `samples/STEP.json` and `evals/STEP.json`.
+
+    A set of which nothing is held out is left out of the file; so may be all of them. The scores
+    are written last: where they are, the evaluation was whole.
+    """
     tokenizer = prepared.tokenizer()
     nats = scorer(config)
     compressed: dict[str, dict[str, dict[str, float]]] = {}
@@ -69,10 +74,12 @@ def evaluator(
                 )
                 task.say(f"{name}: macro {sets[name]['macro']['bpb']:.3f} bits per byte")
                 task.advance()
-        found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
-        write_atomic(folder / EVALS / f"{step}.json", json.dumps(found, indent=1))
+        if not sets:
+            progress.note("nothing is held out of this corpus, so nothing is scored")
         texts = samples(state, config, tokenizer)
         write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
+        found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
+        write_atomic(folder / EVALS / f"{step}.json", json.dumps(found, indent=1))
         macro = {name: one["macro"] for name, one in sets.items()}
         record.event("evaluate", step=step, macro=macro)
 
@@ -109,7 +116,7 @@ def samples(state: Any, config: Config, tokenizer: Any) -> list[dict[str, Any]]:
     from shoal.model.sample import sample
 
     prompts = list(config.eval.sample_prompts)
-    if not prompts:
+    if not prompts or not config.eval.sample_tokens:
         return []
     columns = sample(
         state.params,

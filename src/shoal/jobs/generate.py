@@ -6,7 +6,7 @@ from shoal.core.files import home
 from shoal.core.progress import progress_for
 from shoal.data.tokenize import EOS_ID
 from shoal.jobs.prepare import prepare
-from shoal.jobs.runs import find_run, read_config
+from shoal.jobs.runs import check_corpus, find_run, read_config
 from shoal.jobs.runtime import start_jax
 from shoal.train.derive import peak_rates
 
@@ -22,7 +22,9 @@ def generate(
     folder = find_run(run)
     config = read_config(folder)
     start_jax(home())
-    tokenizer = prepare(config.data.corpus, home(), progress_for()).tokenizer()
+    prepared = prepare(config.data.corpus, home(), progress_for())
+    check_corpus(folder, prepared)
+    tokenizer = prepared.tokenizer()
     step = checkpoint.newest(folder)
     state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
     drawn: list[int] = []

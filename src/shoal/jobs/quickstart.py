@@ -46,11 +46,13 @@ def quickstart(
         _evaluate(config, folder, prepared, trained["step"], progress)
     page = write(folder)
     sets = json_format.loads(evals.read_text())["sets"]
+    # A small text can leave nothing to hold out: then there are no scores, and that is said.
+    macro = sets.get("sources", {}).get("macro", {})
     result = {
         "run": str(folder),
         "report": str(page),
-        "macro_bpb": sets["sources"]["macro"]["bpb"],
-        "xz_bpb": sets["sources"]["macro"]["xz_bpb"],
+        "macro_bpb": macro.get("bpb"),
+        "xz_bpb": macro.get("xz_bpb"),
         "sets": {name: one["macro"] for name, one in sets.items()},
         "first_loss_s": trained["first_loss_s"],
         "tokens_per_s": trained["tokens_per_s"],

@@ -5,8 +5,10 @@ run.json  corpus.json  metrics.jsonl  events.jsonl  checkpoints/  evals/  sample
 
 import dataclasses
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from shoal.core.config import Difference, diff, fingerprint, from_plain, plain
 from shoal.core.files import home, read_limited, write_atomic
@@ -22,11 +24,14 @@ _LIMIT_BYTES = 16_000_000
 
 
 def run_folder(run: str) -> Path:
-    """Return the folder of a run given by path, or by name under SHOAL_HOME/runs."""
-    path = Path(run)
-    if path.is_dir() or len(path.parts) > 1 or path.is_absolute():
+    """Return the folder of a run given by path, or by name under SHOAL_HOME/runs.
+
+    A lone name means a folder where we stand only if that holds a run and SHOAL_HOME does not.
+    """
+    path, named = Path(run), home() / "runs" / run
+    if os.sep in run or run in (".", ".."):
         return path
-    return home() / "runs" / run
+    return path if (path / RUN).is_file() and not named.exists() else named
 
 
 def find_run(run: str) -> Path:
@@ -50,11 +55,26 @@ def read_config(folder: Path) -> Config:
     Raises:
         ValueError: `run.json` is damaged or not of this version.
     """
-    path = folder / RUN
+    content = _read(folder)
     try:
-        return from_plain(Config, json.loads(read_limited(path, _LIMIT_BYTES))["config"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); restore it from a copy") from error
+        return from_plain(Config, content["config"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(_unreadable(folder, error)) from error
+
+
+def check_corpus(folder: Path, prepared: Prepared) -> None:
+    """Refuse a corpus that is not the run's: the same settings can give another one later.
+
+    Raises:
+        ValueError: it is another corpus.
+    """
+    trained, found = str(_read(folder).get("corpus")), prepared.corpus.ref
+    if trained.rpartition("@")[2] != found.rpartition("@")[2]:
+        raise ValueError(
+            f"run {folder.name} was trained on corpus {trained}, and its settings now make {found}:"
+            " a stage of the corpus has changed since; use the version of shoal that began the run"
+            f" (environment in {folder / RUN}), or train under another name with --run NAME"
+        )
 
 
 def begin(
@@ -62,38 +82,65 @@ def begin(
 ) -> None:
     """Write a new run's `run.json`, or check a resumed run's config against it.
 
-    Identity must agree; a numerics difference needs `change` and is recorded; placement is free
-    and recorded.
+    Identity and the corpus that came of it must agree; a numerics difference needs `change` and is
+    recorded; placement is free and recorded.
 
     Raises:
         ValueError: what differs may not.
     """
     path, now = folder / RUN, datetime.now(UTC).isoformat(timespec="seconds")
+    started = any(event["kind"] == "start" for event in read_events(folder))
     if not path.exists():
-        if any(event["kind"] == "start" for event in read_events(folder)):
+        if started:
             raise ValueError(f"{folder} has a record but no {RUN}; restore it or remove the folder")
         _write(folder, config, prepared, created=now)
+    differences = _allowed(folder, config, change)
+    check_corpus(folder, prepared)
+    if not started:
         print_of = fingerprint(config)
         record.event("start", fingerprint=print_of, corpus=prepared.corpus.ref, **environment())
-        return
-    before = read_config(folder)
-    differences = [d for d in diff(before, config) if d.path != "notes"]
-    by_kind = {k: [d for d in differences if d.kind == k] for k in ("identity", "numerics")}
-    if by_kind["identity"]:
-        raise ValueError(
-            f"run {folder.name} was started with another config: {_list(by_kind['identity'])};"
-            " train under another name with --run NAME, or set these back"
-        )
-    if by_kind["numerics"] and not change:
-        raise ValueError(
-            f"run {folder.name} goes on with other numerics: {_list(by_kind['numerics'])};"
-            ' say why with --change "...", or set these back'
-        )
     if differences:
-        created = json.loads(read_limited(path, _LIMIT_BYTES))["created"]
-        _write(folder, config, prepared, created=created)
         fields = [dataclasses.asdict(d) for d in differences]
         record.event("change", why=change, differences=json.loads(json.dumps(plain(fields))))
+        _write(folder, config, prepared, created=_read(folder).get("created", now))
+
+
+def new_environment(folder: Path) -> dict[str, Any]:
+    """Return what is other than when `run.json` was written: versions, devices, cores."""
+    before = _read(folder).get("environment", {})
+    return {key: value for key, value in environment().items() if before.get(key) != value}
+
+
+def _allowed(folder: Path, config: Config, change: str | None) -> list[Difference]:
+    """Return how a config differs from the run's, if it may."""
+    differences = [d for d in diff(read_config(folder), config) if d.path != "notes"]
+    identity = [d for d in differences if d.kind == "identity"]
+    if identity:
+        raise ValueError(
+            f"run {folder.name} was started with another config: {_list(identity)};"
+            " train under another name (--run NAME, or --set name=NAME), or set these back"
+        )
+    numerics = [d for d in differences if d.kind == "numerics"]
+    if numerics and not change:
+        raise ValueError(
+            f"run {folder.name} goes on with other numerics: {_list(numerics)};"
+            ' say why with --change "...", or set these back'
+        )
+    return differences
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_limited(folder / RUN, _LIMIT_BYTES))
+    except ValueError as error:
+        raise ValueError(_unreadable(folder, error)) from error
+    if not isinstance(content, dict):
+        raise ValueError(_unreadable(folder, "it holds no object"))
+    return content
+
+
+def _unreadable(folder: Path, why: object) -> str:
+    return f"{folder / RUN} cannot be read ({why}); restore it from a copy"
 
 
 def _write(folder: Path, config: Config, prepared: Prepared, *, created: str) -> None:

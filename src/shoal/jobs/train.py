@@ -13,7 +13,7 @@ from shoal.data.load import TokenStore, batch_at
 from shoal.data.order import Order, Phase
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.resolve import resolve
-from shoal.jobs.runs import begin, run_folder
+from shoal.jobs.runs import begin, new_environment, run_folder
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
 from shoal.train.derive import peak_rates
@@ -87,11 +87,12 @@ def _run(
     peak = peak_rates(config)
     done = checkpoint.steps(folder)
     if done and done[-1] >= config.train.num_steps:
+        checkpoint.manifest_of(folder, done[-1])
         progress.note(f"run {folder.name}: finished before at step {done[-1]}, reused")
         return {"run": str(folder), "step": done[-1], "reused": True, **finish_of(folder)}
     if done:
         state = checkpoint.restore(folder, done[-1], abstract_state(config, peak))
-        record.event("resume", step=done[-1])
+        record.event("resume", step=done[-1], **new_environment(folder))
         progress.note(f"run {folder.name}: goes on from step {done[-1]}")
     else:
         reached = [e["step"] for e in read_events(folder) if e["kind"] == "checkpoint"]

@@ -1,12 +1,12 @@
 """Checkpoints: the whole state, complete or not there.
 
     checkpoints/STEP/state/         the arrays, as orbax writes them
-    checkpoints/STEP/manifest.json  every leaf (path, shape, dtype, SHA-256), every file and its
-                                    size, the digest of the state, the record's link up to here
+    checkpoints/STEP/manifest.json  every leaf (path, shape, dtype, SHA-256), every file (bytes,
+                                    SHA-256), the state's digest, the record's link up to here
 
-A checkpoint appears under its number by one rename after everything in it is on disk; a killed
-save leaves only a hidden folder that the next save removes. Restoring checks files and leaves
-against the manifest and against the model: a missing leaf is an error, never a fresh start.
+A checkpoint appears under its number by one rename after everything in it is on disk, and goes by
+one; a killed save leaves only a hidden folder that the next save removes. Restoring checks files
+and leaves against the manifest and the model: a missing leaf is an error, never a fresh start.
 """
 
 import hashlib
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from shoal.core.files import canonical_json, folder_atomic, read_limited, remove_leftovers
+from shoal.core.files import TEMPORARY, canonical_json, folder_atomic, read_limited, sha256_file
 from shoal.train.step import State
 
 CHECKPOINTS, MANIFEST, STATE = "checkpoints", "manifest.json", "state"
@@ -37,11 +38,11 @@ def census(state: Any) -> dict[str, dict[str, Any]]:
     """Return shape, dtype and SHA-256 of the bytes of every leaf."""
     found = {}
     for path, leaf in leaves_of(state).items():
-        array = np.ascontiguousarray(leaf)
+        array = np.ascontiguousarray(leaf).reshape(-1)
         found[path] = {
             "shape": list(np.shape(leaf)),
             "dtype": str(array.dtype),
-            "sha256": hashlib.sha256(array.data).hexdigest(),
+            "sha256": hashlib.sha256(array.view(np.uint8)).hexdigest(),
         }
     return found
 
@@ -61,17 +62,18 @@ def save(run: Path, state: State, *, link: Mapping[str, Any], facts: Mapping[str
     host = jax.tree.map(np.asarray, jax.device_get(state))
     path = run / CHECKPOINTS / str(int(host.step))
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
+    _remove_unfinished(path.parent)
     counted = census(host)
+    stored = {name: leaf for name, leaf in leaves_of(host).items() if leaf.size}
     with folder_atomic(path) as folder:
         with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save((folder / STATE).absolute(), leaves_of(host))
+            checkpointer.save((folder / STATE).absolute(), stored)
             checkpointer.wait_until_finished()
         manifest = {
             "step": int(host.step),
             "digest": digest(counted),
             "leaves": counted,
-            "files": _sizes(folder),
+            "files": _listing(folder),
             "link": dict(link),
             **facts,
         }
@@ -103,15 +105,28 @@ def manifest_of(run: Path, step: int) -> dict[str, Any]:
     """Read a checkpoint's manifest and check that its files are there.
 
     Raises:
-        ValueError: the manifest or a file is missing or has another size.
+        ValueError: there is no such checkpoint, or the manifest or a file is missing or not whole.
     """
     folder = run / CHECKPOINTS / str(step)
+    if not folder.is_dir():
+        there = ", ".join(map(str, steps(run))) or "none"
+        raise ValueError(f"run {run.name} has no checkpoint at step {step}; there are: {there}")
     try:
-        manifest = json.loads(read_limited(folder / MANIFEST, _MANIFEST_LIMIT_BYTES))
-        files = manifest["files"]
-    except (ValueError, KeyError) as error:
-        raise ValueError(_damaged(run, step, f"{folder / MANIFEST}: {error}")) from None
-    for name, size in files.items():
+        text = read_limited(folder / MANIFEST, _MANIFEST_LIMIT_BYTES)
+    except ValueError as error:
+        raise ValueError(_damaged(run, step, str(error))) from error
+    try:
+        manifest = json.loads(text)
+        sizes = {name: int(entry["bytes"]) for name, entry in manifest["files"].items()}
+        number = int(manifest["step"])
+        sound = manifest["digest"] == digest(manifest["leaves"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{folder / MANIFEST} is not a manifest ({error!r})"
+        raise ValueError(_damaged(run, step, what)) from error
+    if number != step or not sound:
+        what = f"is of step {number}" if number != step else "lists other leaves than were saved"
+        raise ValueError(_damaged(run, step, f"{folder / MANIFEST} {what}"))
+    for name, size in sizes.items():
         path = folder / name
         if not path.is_file():
             raise ValueError(_damaged(run, step, f"{path} is missing"))
@@ -133,17 +148,24 @@ def restore(run: Path, step: int, like: State) -> State:
     manifest = manifest_of(run, step)
     expected = leaves_of(like)
     _compare_leaves(run, step, manifest["leaves"], expected)
-    folder = (run / CHECKPOINTS / str(step) / STATE).absolute()
+    folder = (run / CHECKPOINTS / str(step)).absolute()
+    for name, entry in manifest["files"].items():
+        if sha256_file(folder / name) != entry["sha256"]:
+            what = f"{folder / name} has other bytes than were saved"
+            raise ValueError(_damaged(run, step, what))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     targets = {
         path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
         for path, leaf in expected.items()
+        if leaf.size  # orbax takes no empty arrays: a kind of layer that is not there
     }
     try:
         with ocp.StandardCheckpointer() as checkpointer:
-            loaded = checkpointer.restore(folder, targets)
+            loaded = checkpointer.restore(folder / STATE, targets)
     except Exception as error:  # orbax raises many kinds; each means that the bytes are bad
         raise ValueError(_damaged(run, step, f"{folder} cannot be read ({error})")) from error
+    empty = {path: jnp.zeros(e.shape, e.dtype) for path, e in expected.items() if not e.size}
+    loaded = {**loaded, **empty}
     for path, found in census(loaded).items():
         if found["sha256"] != manifest["leaves"][path]["sha256"]:
             raise ValueError(_damaged(run, step, f"leaf {path} has other bytes than were saved"))
@@ -154,13 +176,28 @@ def prune(run: Path, keep: int) -> list[int]:
     """Delete all but the newest `keep` checkpoints; returns the steps that are gone."""
     gone = steps(run)[: -max(keep, 1)]
     for step in gone:
-        shutil.rmtree(run / CHECKPOINTS / str(step))
+        folder = run / CHECKPOINTS / str(step)
+        hidden = folder.with_name(f".{step}{TEMPORARY}gone")
+        folder.rename(hidden)  # a kill while deleting leaves no half of a checkpoint
+        shutil.rmtree(hidden)
     return gone
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.stat().st_size for path in files}
+def _remove_unfinished(folder: Path) -> None:
+    """Delete what killed saves and prunes of any step left."""
+    for path in list(folder.glob(f".*{TEMPORARY}*")):
+        shutil.rmtree(path)
+
+
+def _listing(folder: Path) -> dict[str, dict[str, Any]]:
+    return {
+        file.relative_to(folder).as_posix(): {
+            "bytes": file.stat().st_size,
+            "sha256": sha256_file(file),
+        }
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
 
 
 def _compare_leaves(
@@ -170,7 +207,10 @@ def _compare_leaves(
     extra = sorted(saved.keys() - expected.keys())
     if missing or extra:
         what = f"lacks {missing[0]}" if missing else f"has {extra[0]} besides"
-        raise ValueError(f"checkpoint {step} of {run} {what}: it is of another model or optimizer")
+        raise ValueError(
+            f"checkpoint {step} of {run} {what}: it is of another model or optimizer;"
+            " resume with the config that wrote it"
+        )
     for path, leaf in expected.items():
         shape, dtype = tuple(saved[path]["shape"]), saved[path]["dtype"]
         if shape != tuple(leaf.shape) or dtype != str(leaf.dtype):

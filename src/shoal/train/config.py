@@ -25,7 +25,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How long, how wide, how often."""
+    """How long, how wide, how often; a cadence of 0 or less is never."""
 
     num_steps: int = identity()
     batch_sequences: int = identity()
@@ -68,6 +68,15 @@ class EvalConfig:
     sample_tokens: int = placement(96)
     sample_prompts: tuple[str, ...] = placement(())
     sample_temperature: float = placement(0.8)
+
+    def __post_init__(self) -> None:
+        if self.batch_sequences < 1:
+            raise ValueError(f"eval.batch_sequences={self.batch_sequences} must be at least 1")
+        if self.sample_tokens < 0 or self.sample_temperature < 0:
+            raise ValueError(
+                f"eval.sample_tokens={self.sample_tokens},"
+                f" sample_temperature={self.sample_temperature}: use 0 or more"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

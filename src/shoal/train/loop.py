@@ -88,7 +88,7 @@ def train(
                 record.event("stop", step=now)
                 raise KeyboardInterrupt(f"stopped at step {now}")
             for cadence, hook in every.items():
-                if cadence and now % cadence == 0 and not last:
+                if _at(now, cadence) and not last:
                     hook(state)
     seconds, num_steps = time.perf_counter() - began, settings.num_steps - first
     rate = None
@@ -104,8 +104,12 @@ def train(
 
 
 def _is_due(settings: TrainConfig, step: int, since_s: float) -> bool:
-    every = settings.checkpoint_every_steps
-    return (every > 0 and step % every == 0) or since_s > settings.checkpoint_every_s
+    return _at(step, settings.checkpoint_every_steps) or since_s > settings.checkpoint_every_s
+
+
+def _at(step: int, cadence: int) -> bool:
+    """Whether a cadence in steps falls on this one; 0 or less is never."""
+    return cadence > 0 and step % cadence == 0
 
 
 def _count_skipped(
@@ -141,9 +145,9 @@ def save(folder: Path, state: State, record: Record, facts: dict[str, Any], *, k
 def _log(
     record: Record, settings: TrainConfig, step: int, seen: dict[str, Any], seconds: float
 ) -> None:
-    if step % settings.log_every_steps and seen["applied"]:
+    if seen["applied"] and not _at(step, settings.log_every_steps):
         return
-    detailed = step == 1 or step % settings.detail_every_steps == 0
+    detailed = step == 1 or _at(step, settings.detail_every_steps)
     values = {
         name: np.asarray(value).tolist()
         for name, value in seen.items()
