@@ -102,10 +102,10 @@ def quickstart() -> Config:
             table_lanes=250,
         ),
         train=TrainConfig(
-            num_steps=470,
-            batch_sequences=8,
+            num_steps=940,
+            batch_sequences=4,
             sequence_tokens=256,
-            checkpoint_every_steps=100,
+            checkpoint_every_steps=200,
         ),
         eval=EvalConfig(
             sequence_tokens=256,
