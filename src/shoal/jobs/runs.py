@@ -56,9 +56,11 @@ def read_config(folder: Path) -> Config:
         ValueError: `run.json` is damaged or not of this version.
     """
     content = _read(folder)
+    if not isinstance(content.get("config"), dict):
+        raise ValueError(_unreadable(folder, "it holds no config"))
     try:
         return from_plain(Config, content["config"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(_unreadable(folder, error)) from error
 
 
