@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +76,41 @@ def shoal(
     )
 
 
-def killed_after(seconds: float, *words: object, seen: dict[str, str]) -> int:
-    """Run one verb and kill it, unless it ends before; returns its exit status."""
-    with subprocess.Popen(
-        [SHOAL, *map(str, words)],
-        env=seen,
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        end = time.monotonic() + seconds
-        while process.poll() is None and time.monotonic() < end:
+def killed_when(
+    moment: Callable[[], bool], *words: object, seen: dict[str, str], log: Path | None = None
+) -> bool:
+    """Run one verb and kill it at a moment; False if it ended before.
+
+    Args:
+        moment: asked fifty times a second.
+        log: where its standard error goes, for whoever looks at a failure.
+    """
+    with (log or Path(os.devnull)).open("a") as file:
+        command = [SHOAL, *map(str, words)]
+        process = subprocess.Popen(command, env=seen, cwd=REPOSITORY, stdout=file, stderr=file)
+        while process.poll() is None and not moment():
             time.sleep(0.02)
         process.kill()
-    return process.returncode
+        return process.wait() == -signal.SIGKILL
+
+
+def at_step(run: Path, step: int, then_s: float = 0.0) -> Callable[[], bool]:
+    """Return a moment: so long after a run has a step on record."""
+    reached: list[float] = []
+
+    def moment() -> bool:
+        if not reached and last_step(run) >= step:
+            reached.append(time.monotonic())
+        return bool(reached) and time.monotonic() - reached[0] >= then_s
+
+    return moment
+
+
+def last_step(run: Path) -> int:
+    """Return the step of the newest whole line of a run's metrics; 0 without any."""
+    path = run / "metrics.jsonl"
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    return json.loads(whole.rpartition(b"\n")[2])["step"] if whole else 0
 
 
 def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
