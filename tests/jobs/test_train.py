@@ -15,7 +15,7 @@ from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import read_config
 from shoal.jobs.train import order_of
-from shoal.train import checkpoint
+from shoal.train import checkpoint, loop
 
 # A numerics difference that changes no number here: the vocabulary is far below either threshold.
 OTHER_NUMERICS = ("--set", "model.loss_block_above_bytes=400000000")
@@ -184,3 +184,42 @@ def test_without_a_mixture_cells_weigh_what_they_hold(copied):
     assert dict(phase.weights) == {"text": store.units["text"]}
     # Twelve steps see more than one epoch.
     assert 12 * config.train.tokens_per_step < store.units["text"] * store.unit_tokens
+
+
+# --- between the parts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("every", "scored", "due"), [(4, False, [8]), (4, True, []), (5, False, []), (0, False, [])]
+)
+def test_scores_that_a_kill_after_a_checkpoint_cost_are_made_up_for(
+    copied, monkeypatch, capsys, every, scored, due
+):
+    run, found = copied(8), []
+    if scored:
+        (run / "evals").mkdir()
+        (run / "evals/8.json").write_text("{}")
+
+    def trained(config, step, state, batch_at, **_):
+        return loop.Outcome(
+            state=state, num_steps=4, first_loss_s=1.0, seconds=2.0, tokens_per_s=3.0
+        )
+
+    evaluator = lambda *_: lambda state: found.append(int(state.step))  # noqa: E731
+    monkeypatch.setattr("shoal.jobs.train.evaluator", evaluator)
+    monkeypatch.setattr(loop, "train", trained)
+    assert main(["train", RECIPE, "--set", f"eval.every_steps={every}"]) == 0
+    assert found == due
+
+
+def test_a_run_killed_after_its_last_checkpoint_is_finished_by_the_next_call(copied, capsys):
+    run = copied()
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    assert kinds(run)[-1] == "finish"
+    (run / "events.jsonl").write_text("".join(lines[:-1]))
+    assert main(["train", RECIPE, "--json"]) == 0
+    assert kinds(run)[-1] == "finish"
+    assert '"tokens_per_s": null' in capsys.readouterr().out
+    assert verify_chain(run) == []
+    assert main(["train", RECIPE]) == 0
+    assert kinds(run).count("finish") == 1

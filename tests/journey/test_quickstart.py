@@ -123,6 +123,7 @@ def test_killed_in_every_part_it_ends_with_the_same_bits(whole, text, tmp_path):
     assert steps == list(range(1, STEPS + 1))
     found = result_of(shoal(*words, seen=seen))
     assert found["reused"] is False
+    assert "finish" in {event["kind"] for event in read_events(run)}
     assert digest(killed, seen) == digest(home, environment(home, quick=False))
     assert found["macro_bpb"] == result["macro_bpb"]
     for step in (20, STEPS):

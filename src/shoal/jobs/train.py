@@ -1,6 +1,5 @@
 """Job `train`: corpus, order, state, loop and record brought together; new or resumed."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,15 @@ from shoal.core.progress import Progress, progress_for
 from shoal.core.record import Record, read_events
 from shoal.data.load import TokenStore, batch_at
 from shoal.data.order import Order, Phase
+from shoal.jobs.evaluate import EVALS, evaluator
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import begin, new_environment, run_folder
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
 from shoal.train.derive import peak_rates
+
+_SPEED = ("first_loss_s", "seconds", "tokens_per_s")
 
 
 def train(
@@ -80,7 +82,6 @@ def _run(
     record: Record,
     progress: Progress,
 ) -> dict[str, Any]:
-    from shoal.jobs.evaluate import evaluator
     from shoal.train import checkpoint, loop
     from shoal.train.step import abstract_state, as_batch, initial_state, make_step
 
@@ -88,6 +89,8 @@ def _run(
     done = checkpoint.steps(folder)
     if done and done[-1] >= config.train.num_steps:
         checkpoint.manifest_of(folder, done[-1])
+        if not _finishes(folder):  # killed between the last checkpoint and this event
+            record.event("finish", step=done[-1])
         progress.note(f"run {folder.name}: finished before at step {done[-1]}, reused")
         return {"run": str(folder), "step": done[-1], "reused": True, **finish_of(folder)}
     if done:
@@ -103,6 +106,8 @@ def _run(
             )
         state = initial_state(config, peak)
     evaluate = evaluator(config, folder, prepared, record, progress)
+    if done and _lacks_scores(config, folder, done[-1]):
+        evaluate(state)
     outcome = loop.train(
         config,
         make_step(config, peak),
@@ -114,13 +119,23 @@ def _run(
         facts={"fingerprint": fingerprint(config), "tokens_per_step": config.train.tokens_per_step},
         every={config.eval.every_steps: evaluate},
     )
-    facts = {k: v for k, v in dataclasses.asdict(outcome).items() if k != "state"}
+    facts = {name: getattr(outcome, name) for name in ("num_steps", *_SPEED)}
     record.event("finish", step=config.train.num_steps, **facts)
     return {"run": str(folder), "step": config.train.num_steps, "reused": False, **facts}
 
 
 def finish_of(folder: Path) -> dict[str, Any]:
     """Return what the last finished stretch of a run recorded of its speed."""
-    finished = [event for event in read_events(folder) if event["kind"] == "finish"]
-    last = finished[-1] if finished else {}
-    return {name: last.get(name) for name in ("first_loss_s", "seconds", "tokens_per_s")}
+    last = _finishes(folder)[-1:] or [{}]
+    return {name: last[0].get(name) for name in _SPEED}
+
+
+def _finishes(folder: Path) -> list[dict[str, Any]]:
+    return [event for event in read_events(folder) if event["kind"] == "finish"]
+
+
+def _lacks_scores(config: Config, folder: Path, step: int) -> bool:
+    """Whether a run was stopped between the checkpoint of a step and its evaluation."""
+    every = config.eval.every_steps
+    due = every > 0 and step % every == 0
+    return due and not (folder / EVALS / f"{step}.json").is_file()
