@@ -217,9 +217,11 @@ def test_a_run_killed_after_its_last_checkpoint_is_finished_by_the_next_call(cop
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     assert kinds(run)[-1] == "finish"
     (run / "events.jsonl").write_text("".join(lines[:-1]))
+    (run / "checkpoints/.4.tmp-gone").mkdir()
     assert main(["train", RECIPE, "--json"]) == 0
     assert kinds(run)[-1] == "finish"
     assert '"tokens_per_s": null' in capsys.readouterr().out
     assert verify_chain(run) == []
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["12", "8"]
     assert main(["train", RECIPE]) == 0
     assert kinds(run).count("finish") == 1

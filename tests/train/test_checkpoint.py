@@ -297,13 +297,14 @@ def test_a_save_that_fails_leaves_no_checkpoint_and_nothing_behind(run, monkeypa
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["2", "4"]
 
 
-def test_what_a_killed_save_left_goes_with_the_next_one_of_any_step(run):
+def test_what_a_killed_save_or_prune_left_goes_with_the_next_save_of_any_step(run):
     left = run / "checkpoints/.6.tmp-123-abc"
     (left / "state").mkdir(parents=True)
     (run / "checkpoints/.2.tmp-gone").mkdir()
     assert steps(run) == [2, 4]
     save(run, 8)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["2", "4", "8"]
+    checkpoint.remove_unfinished(run.parent / "nothing")
 
 
 def test_prune_keeps_the_newest_and_never_all(run):

@@ -31,6 +31,7 @@ def train(
         change: why numerics differ from those that the run had before.
     """
     config = resolve(recipe, overrides)
+    start_jax(home())
     progress = progress_for()
     prepared = prepare(config.data.corpus, home(), progress)
     return train_config(config, run_folder(run or config.name), prepared, progress, change=change)
@@ -64,8 +65,10 @@ def train_config(
     *,
     change: str | None = None,
 ) -> dict[str, Any]:
-    """Train a config in a run folder; says what happened, and whether it was done already."""
-    start_jax(home())
+    """Train a config in a run folder; says what happened, and whether it was done already.
+
+    The caller has called `runtime.start_jax`, before anything that starts threads.
+    """
     store = TokenStore.open(prepared.store)
     order = order_of(config, store)
     with folder_lock(folder), Record.open(folder) as record:
@@ -86,6 +89,7 @@ def _run(
     from shoal.train.step import abstract_state, as_batch, initial_state, make_step
 
     peak = peak_rates(config)
+    checkpoint.remove_unfinished(folder)
     done = checkpoint.steps(folder)
     if done and done[-1] >= config.train.num_steps:
         checkpoint.manifest_of(folder, done[-1])

@@ -5,7 +5,7 @@
                                     SHA-256), the state's digest, the record's link up to here
 
 A checkpoint appears under its number by one rename after everything in it is on disk, and goes by
-one; a killed save leaves only a hidden folder that the next save removes. Restoring checks files
+one; a killed save leaves only a hidden folder that the next call removes. Restoring checks files
 and leaves against the manifest and the model: a missing leaf is an error, never a fresh start.
 """
 
@@ -62,7 +62,7 @@ def save(run: Path, state: State, *, link: Mapping[str, Any], facts: Mapping[str
     host = jax.tree.map(np.asarray, jax.device_get(state))
     path = run / CHECKPOINTS / str(int(host.step))
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_unfinished(path.parent)
+    remove_unfinished(run)
     counted = census(host)
     stored = {name: leaf for name, leaf in leaves_of(host).items() if leaf.size}
     with folder_atomic(path) as folder:
@@ -183,9 +183,9 @@ def prune(run: Path, keep: int) -> list[int]:
     return gone
 
 
-def _remove_unfinished(folder: Path) -> None:
-    """Delete what killed saves and prunes of any step left."""
-    for path in list(folder.glob(f".*{TEMPORARY}*")):
+def remove_unfinished(run: Path) -> None:
+    """Delete what killed saves and prunes left; the caller holds the lock on the run."""
+    for path in list((run / CHECKPOINTS).glob(f".*{TEMPORARY}*")):
         shutil.rmtree(path)
 
 
