@@ -16,7 +16,7 @@ from shoal.jobs.evaluate import EVALS, evaluator
 from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import run_folder
-from shoal.jobs.runtime import peak_rss_gb
+from shoal.jobs.runtime import peak_rss_gb, start_jax
 from shoal.jobs.train import train_config
 from shoal.report.page import write
 from shoal.train.checks import check
@@ -36,6 +36,7 @@ def quickstart(
     """
     began = time.perf_counter()
     config = configure(text, overrides)
+    start_jax(home())
     progress = progress_for()
     folder = run_folder(config.name)
     prepared = prepare(config.data.corpus, home(), progress)

@@ -16,10 +16,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 def start_jax(home: Path) -> None:
-    """Set jax up for this process: compiled programs are kept under HOME/xla-cache."""
+    """Set jax up for this process: compiled programs are kept under HOME/xla-cache.
+
+    Called before the job's other work: threads that exist already keep memory arenas of their own.
+    """
+    _keep_freed_memory()
     import jax
 
-    _keep_freed_memory()
     jax.config.update("jax_compilation_cache_dir", str((home / "xla-cache").absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_numpy_dtype_promotion", "strict")
