@@ -119,7 +119,9 @@ def test_scores_are_those_of_every_document_by_itself(opened, text):
 
 def test_any_checkpoint_that_is_there_can_be_scored(copied, one_nat, capsys):
     run = copied()
+    attempts = {event["attempt"] for event in read_events(run)}
     assert evaluate_run("tiny", 8)["step"] == 8
+    assert {event["attempt"] for event in read_events(run)} == attempts  # it trained nothing
     assert (run / "evals/8.json").is_file()
     assert main(["eval", "tiny", "--step", "9"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]

@@ -7,9 +7,9 @@ import pytest
 
 from journey.tiny import write_text
 from shoal.cli import main
-from shoal.core.config import fingerprint
+from shoal.core.config import fingerprint, origin
 from shoal.jobs import quickstart as job
-from shoal.jobs.quickstart import configure
+from shoal.jobs.quickstart import OWN_TEXT, configure
 from shoal.recipes.quickstart import quickstart as recipe
 
 
@@ -52,6 +52,8 @@ def test_settings_apply_to_own_text_too(text):
     assert config.train.num_steps == 9
     assert config.model.vocab_size == config.data.corpus.tokenizer.vocab_size == 5000
     assert config.name == "mine"
+    assert config.notes["name"] == config.notes["train.num_steps"] == "given: set for this run"
+    assert origin(config.notes, "data.corpus.sources.0.license") == OWN_TEXT
 
 
 # --- bad text -------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ def played(monkeypatch, text):
         path.write_text(json.dumps({"sets": table["sets"]}))
 
     monkeypatch.setattr(job, "train_config", train_config)
-    monkeypatch.setattr(job, "_evaluate", evaluate)
+    monkeypatch.setattr(job, "evaluate_at", evaluate)
     monkeypatch.setattr(job, "write", lambda folder: folder / "report.html")
     return table
 

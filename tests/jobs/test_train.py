@@ -212,6 +212,24 @@ def test_scores_that_a_kill_after_a_checkpoint_cost_are_made_up_for(
     assert found == due
 
 
+def test_a_record_that_is_not_the_checkpoints_is_said_and_stays_on_record(
+    copied, monkeypatch, capsys
+):
+    run = copied(8)
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"step": 3,', '"step": 3, ', 1))
+
+    def trained(config, step, state, batch_at, **_):
+        return loop.Outcome(
+            state=state, num_steps=4, first_loss_s=1.0, seconds=2.0, tokens_per_s=3.0
+        )
+
+    monkeypatch.setattr(loop, "train", trained)
+    assert main(["train", RECIPE]) == 0
+    assert "the record differs from what checkpoint 8 saw" in capsys.readouterr().err
+    assert kinds(run)[-3:] == ["resume", "mismatch", "finish"]
+
+
 def test_a_run_killed_after_its_last_checkpoint_is_finished_by_the_next_call(copied, capsys):
     run = copied()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)

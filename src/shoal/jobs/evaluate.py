@@ -8,31 +8,39 @@ from typing import Any
 
 from shoal.core.files import folder_lock, home, write_atomic
 from shoal.core.progress import Progress, progress_for
-from shoal.core.record import Record
+from shoal.core.record import Record, read_events
 from shoal.data.tokenize import EOS_ID
 from shoal.eval.domains import compressors, evaluate, limit_bytes
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.runs import check_corpus, find_run, read_config
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
+from shoal.train.derive import peak_rates
 
 EVALS, SAMPLES = "evals", "samples"
 
 
 def evaluate_run(run: str, step: int | None = None) -> dict[str, Any]:
     """Evaluate a checkpoint, the newest by default; returns what `evals/STEP.json` says."""
-    from shoal.train import checkpoint
-    from shoal.train.derive import peak_rates
-    from shoal.train.step import abstract_state
-
     folder = find_run(run)
     config, progress = read_config(folder), progress_for()
     start_jax(home())
     prepared = prepare(config.data.corpus, home(), progress)
     check_corpus(folder, prepared)
+    return evaluate_at(config, folder, prepared, step, progress)
+
+
+def evaluate_at(
+    config: Config, folder: Path, prepared: Prepared, step: int | None, progress: Progress
+) -> dict[str, Any]:
+    """Evaluate a checkpoint, the newest if None; it is on record as part of the last attempt."""
+    from shoal.train import checkpoint
+    from shoal.train.step import abstract_state
+
     step = checkpoint.newest(folder) if step is None else step
     state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
-    with folder_lock(folder), Record.open(folder) as record:
+    attempt = max((event["attempt"] for event in read_events(folder)), default=1)
+    with folder_lock(folder), Record.open(folder, attempt=attempt) as record:
         evaluator(config, folder, prepared, record, progress)(state)
     return json.loads((folder / EVALS / f"{step}.json").read_text())
 

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.core.config import fingerprint, override, replace
-from shoal.core.files import folder_lock, home
+from shoal.core.config import fingerprint, replace
+from shoal.core.files import home
 from shoal.core.progress import progress_for
-from shoal.core.record import Record
 from shoal.data.local import local_corpus
-from shoal.jobs.evaluate import EVALS, evaluator
+from shoal.jobs.evaluate import EVALS, evaluate_at
 from shoal.jobs.prepare import prepare
-from shoal.jobs.resolve import resolve
+from shoal.jobs.resolve import overridden, resolve
 from shoal.jobs.runs import run_folder
 from shoal.jobs.runtime import peak_rss_gb, start_jax
 from shoal.jobs.train import train_config
 from shoal.report.page import write
 from shoal.train.checks import check
 from shoal.train.config import Config
-from shoal.train.derive import peak_rates
+
+OWN_TEXT = "given: the text of this run"
 
 
 def quickstart(
@@ -44,7 +44,7 @@ def quickstart(
     evals = folder / EVALS / f"{trained['step']}.json"
     evaluated_before = evals.is_file()
     if not evaluated_before:
-        _evaluate(config, folder, prepared, trained["step"], progress)
+        evaluate_at(config, folder, prepared, trained["step"], progress)
     page = write(folder)
     sets = json_format.loads(evals.read_text())["sets"]
     # A small text can leave nothing to hold out: then there are no scores, and that is said.
@@ -80,20 +80,14 @@ def configure(text: Path | None, overrides: Sequence[str]) -> Config:
     corpus = dataclasses.replace(corpus, unit_tokens=unit)
     data = dataclasses.replace(config.data, corpus=corpus, mixture=())
     name = f"quickstart-{corpus.name}-{fingerprint(corpus)[:8]}"
-    config = override(dataclasses.replace(config, data=data, name=name), overrides)
+    given = dict.fromkeys(("name", "data.corpus.*", "data.corpus.unit_tokens"), OWN_TEXT)
+    notes = {**config.notes, **given, "data.mixture": "ours: in proportion to tokens"}
+    config = dataclasses.replace(config, data=data, name=name, notes=notes)
+    config = overridden(config, overrides)
     vocab = config.data.corpus.tokenizer.vocab_size
     config = replace(config, "model.vocab_size", max(config.model.vocab_size, vocab))
     check(config)
     return config
-
-
-def _evaluate(config: Config, folder: Path, prepared: Any, step: int, progress: Any) -> None:
-    from shoal.train import checkpoint
-    from shoal.train.step import abstract_state
-
-    state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
-    with folder_lock(folder), Record.open(folder) as record:
-        evaluator(config, folder, prepared, record, progress)(state)
 
 
 def _say(result: dict[str, Any], sets: dict[str, Any]) -> None:

@@ -46,13 +46,22 @@ def resolve(recipe: str, overrides: Sequence[str] = ()) -> Config:
         config = _from_file(recipe)
     else:
         config = _named(recipe)()
-    if overrides:
-        paths = [assignment.partition("=")[0].strip() for assignment in overrides]
-        config = override(config, overrides)
-        notes = {**config.notes, **dict.fromkeys(paths, OVERRIDDEN)}
-        config = dataclasses.replace(config, notes=notes)
+    config = overridden(config, overrides)
     check(config)
     return config
+
+
+def overridden(config: Config, overrides: Sequence[str]) -> Config:
+    """Apply `path=value` settings, and note where their values come from.
+
+    Raises:
+        ValueError: a malformed setting, an unknown path or a value of the wrong type.
+    """
+    if not overrides:
+        return config
+    paths = [assignment.partition("=")[0].strip() for assignment in overrides]
+    notes = {**config.notes, **dict.fromkeys(paths, OVERRIDDEN)}
+    return dataclasses.replace(override(config, overrides), notes=notes)
 
 
 def _named(name: str) -> Recipe:

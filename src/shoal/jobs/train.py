@@ -7,7 +7,7 @@ from typing import Any
 from shoal.core.config import fingerprint
 from shoal.core.files import folder_lock, home
 from shoal.core.progress import Progress, progress_for
-from shoal.core.record import Record, read_events
+from shoal.core.record import Record, read_events, verify_link
 from shoal.data.load import TokenStore, batch_at
 from shoal.data.order import Order, Phase
 from shoal.jobs.evaluate import EVALS, evaluator
@@ -100,6 +100,7 @@ def _run(
     if done:
         state = checkpoint.restore(folder, done[-1], abstract_state(config, peak))
         record.event("resume", step=done[-1], **new_environment(folder))
+        _compare_record(folder, done[-1], record, progress)
         progress.note(f"run {folder.name}: goes on from step {done[-1]}")
     else:
         reached = [e["step"] for e in read_events(folder) if e["kind"] == "checkpoint"]
@@ -126,6 +127,19 @@ def _run(
     facts = {name: getattr(outcome, name) for name in ("num_steps", *_SPEED)}
     record.event("finish", step=config.train.num_steps, **facts)
     return {"run": str(folder), "step": config.train.num_steps, "reused": False, **facts}
+
+
+def _compare_record(folder: Path, step: int, record: Record, progress: Progress) -> None:
+    """Put loudly on record that metrics or events are not those that the checkpoint was made with.
+
+    The state is whole all the same, so training goes on; the chain keeps showing the break.
+    """
+    from shoal.train import checkpoint
+
+    problems = verify_link(folder, checkpoint.manifest_of(folder, step)["link"])
+    if problems:
+        record.event("mismatch", step=step, problems=problems)
+        progress.note(f"warning: the record differs from what checkpoint {step} saw: {problems[0]}")
 
 
 def finish_of(folder: Path) -> dict[str, Any]:
