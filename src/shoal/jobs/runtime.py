@@ -38,7 +38,8 @@ def _keep_freed_memory() -> None:
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
-    for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_ARENA_MAX, 1)):
+    # -1 becomes the largest size; any positive int is below the buffers of a gigabyte model.
+    for option, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1)):
         libc.mallopt(option, value)
 
 
