@@ -12,10 +12,9 @@ from shoal.core.record import Record, read_events
 from shoal.data.tokenize import EOS_ID
 from shoal.eval.domains import compressors, evaluate, limit_bytes
 from shoal.jobs.prepare import Prepared, prepare
-from shoal.jobs.runs import check_corpus, find_run, read_config
+from shoal.jobs.runs import check_corpus, find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
-from shoal.train.derive import peak_rates
 
 EVALS, SAMPLES = "evals", "samples"
 
@@ -34,15 +33,11 @@ def evaluate_at(
     config: Config, folder: Path, prepared: Prepared, step: int | None, progress: Progress
 ) -> dict[str, Any]:
     """Evaluate a checkpoint, the newest if None; it is on record as part of the last attempt."""
-    from shoal.train import checkpoint
-    from shoal.train.step import abstract_state
-
-    step = checkpoint.newest(folder) if step is None else step
-    state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
+    state = restored(folder, config, step)
     attempt = max((event["attempt"] for event in read_events(folder)), default=1)
     with folder_lock(folder), Record.open(folder, attempt=attempt) as record:
         evaluator(config, folder, prepared, record, progress)(state)
-    return json.loads((folder / EVALS / f"{step}.json").read_text())
+    return json.loads((folder / EVALS / f"{int(state.step)}.json").read_text())
 
 
 def evaluator(

@@ -3,9 +3,8 @@
 from typing import Any
 
 from shoal.core.files import home
-from shoal.jobs.runs import find_run, read_config
+from shoal.jobs.runs import find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
-from shoal.train.derive import peak_rates
 
 
 def hash_run(run: str) -> dict[str, Any]:
@@ -14,12 +13,11 @@ def hash_run(run: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no checkpoint, or its bytes are not those that were saved.
     """
-    from shoal.train import checkpoint
-    from shoal.train.step import abstract_state
-
     folder = find_run(run)
     config = read_config(folder)
     start_jax(home())
-    step = checkpoint.newest(folder)
-    state = checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
-    return {"run": str(folder), "step": step, "digest": checkpoint.digest(checkpoint.census(state))}
+    from shoal.train import checkpoint  # jax loads only after start_jax
+
+    state = restored(folder, config)
+    digest = checkpoint.digest(checkpoint.census(state))
+    return {"run": str(folder), "step": int(state.step), "digest": digest}

@@ -17,7 +17,7 @@ from shoal.data.manifest import CORPUS
 from shoal.jobs.prepare import Prepared
 from shoal.jobs.runtime import environment
 from shoal.train.config import Config
-from shoal.train.derive import derive
+from shoal.train.derive import derive, peak_rates
 
 RUN = "run.json"
 _LIMIT_BYTES = 16_000_000
@@ -62,6 +62,19 @@ def read_config(folder: Path) -> Config:
         return from_plain(Config, content["config"])
     except (TypeError, ValueError) as error:
         raise ValueError(_unreadable(folder, error)) from error
+
+
+def restored(folder: Path, config: Config, step: int | None = None) -> Any:
+    """Load the `State` of a run's checkpoint, the newest by default, as its config shapes it.
+
+    Raises:
+        ValueError: there is no such checkpoint, or its bytes are not those that were saved.
+    """
+    from shoal.train import checkpoint
+    from shoal.train.step import abstract_state
+
+    step = checkpoint.newest(folder) if step is None else step
+    return checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
 
 
 def check_corpus(folder: Path, prepared: Prepared) -> None:
