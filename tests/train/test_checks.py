@@ -22,6 +22,11 @@ NAME = d512().data.corpus.training[0].name
 NUM_SOURCES = len(d512().data.corpus.training)
 
 REFUSED = [
+    (
+        checks.experts_divide_over_their_axis,
+        {"mesh__expert": 5},
+        "use 2, 3, 4, 6, 8, 12, 16, 24",
+    ),
     (checks.units_hold_whole_sequences, {"data__corpus__unit_tokens": 60_000}, "use 61440"),
     (checks.units_hold_whole_sequences, {"data__corpus__unit_tokens": 100}, "use 4096"),
     (checks.evaluation_fits_the_longest_context, {"eval__sequence_tokens": 65_537}, "use train."),

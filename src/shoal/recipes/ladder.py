@@ -11,8 +11,10 @@ where the public code rounded and shared; both are switches. What the public rec
 import dataclasses
 from collections.abc import Mapping
 
+from shoal.arrays.config import MeshConfig
 from shoal.model.config import ModelConfig
 from shoal.model.count import num_active
+from shoal.moe.config import MoEConfig
 from shoal.optim.config import OptimizerConfig
 from shoal.recipes.corpus import quickstart_corpus
 from shoal.train.config import Config, DataConfig, EvalConfig, TrainConfig
@@ -102,6 +104,15 @@ _COMMON_NOTES: Mapping[str, str] = {
     "train.log_every_steps": _CADENCE,
     "train.detail_every_steps": _CADENCE,
     "train.stop_after_skipped": _CADENCE,
+    "train.memory": _SPEED,
+    "train.watchdog_s": "published: pull request #7929, the collective and progress limits",
+    "moe.transport": "published: issue #8506, the run's second transport",
+    "moe.capacity_sender": "published: issue #8435; `pooled` reads it",
+    "moe.capacity_receiver": "published: issue #8435",
+    "moe.waves": "published: issue #8435; `pooled` reads it",
+    "moe.chunks": "published: issue #8549; `ragged` reads it",
+    "moe.dropless": "published: the run clipped what exceeded its capacity",
+    "mesh.*": "published: issue #8435, experts over the 64 GPUs of a rack, racks as replicas",
     "eval.sequence_tokens": "published: issue #8435, the forecast's metric is at 4,096 tokens",
     "eval.sample_tokens": _CADENCE,
     "eval.sample_prompts": _CADENCE,
@@ -168,12 +179,15 @@ def whole(
             sequence_tokens=SEQUENCE_TOKENS,
             checkpoint_every_steps=checkpoint_every_steps,
             checkpoint_every_s=3600.0,
+            watchdog_s=900.0,
         ),
         eval=EvalConfig(
             sequence_tokens=SEQUENCE_TOKENS,
             batch_sequences=eval_batch_sequences,
             every_steps=eval_every_steps,
         ),
+        moe=MoEConfig(transport="ragged"),
+        mesh=MeshConfig(replica=-1, data=1, expert=64),
         notes={**SHAPE_NOTES, **OPTIMIZER_NOTES, **_COMMON_NOTES, **notes},
     )
 

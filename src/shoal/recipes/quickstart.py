@@ -59,6 +59,10 @@ _NOTES = {
     "train.log_every_steps": _CADENCE,
     "train.detail_every_steps": _CADENCE,
     "train.stop_after_skipped": _CADENCE,
+    "train.memory": "ours: a small state rests where it is used",
+    "train.watchdog_s": _CADENCE,
+    "moe.*": "ours: all experts on every device",
+    "mesh.*": "ours: all devices are fully sharded data parallel",
     "eval.*": _CADENCE,
     "eval.sequence_tokens": "ours: the training sequence",
 }

@@ -107,6 +107,18 @@ def lanes_hold_every_cell(config: Config) -> str | None:
     )
 
 
+def experts_divide_over_their_axis(config: Config) -> str | None:
+    """Every device of the expert axis holds as many experts as the others."""
+    num_experts, degree = config.model.num_experts, config.mesh.expert
+    if degree == -1 or num_experts % degree == 0:
+        return None
+    fitting = [str(d) for d in range(2, num_experts + 1) if num_experts % d == 0]
+    return (
+        f"model.num_experts={num_experts} is not divisible by mesh axis 'expert'={degree};"
+        f" use {', '.join(fitting[:8])}"
+    )
+
+
 CHECKS: tuple[Check, ...] = (
     units_hold_whole_sequences,
     evaluation_fits_the_longest_context,
@@ -116,6 +128,7 @@ CHECKS: tuple[Check, ...] = (
     mixture_names_training_sources,
     mixture_weights_are_shares,
     lanes_hold_every_cell,
+    experts_divide_over_their_axis,
 )
 
 

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
+from shoal.arrays.config import MeshConfig
 from shoal.core.config import identity, numerics, placement
 from shoal.data.config import CorpusConfig
 from shoal.model.config import ModelConfig
+from shoal.moe.config import MoEConfig
 from shoal.optim.config import OptimizerConfig
 
 
@@ -32,12 +35,16 @@ class TrainConfig:
     sequence_tokens: int = identity()
     seed: int = identity(0)
     accumulation: int = numerics(1)
+    # Where float32 masters and optimizer state rest between steps; the same numbers everywhere.
+    memory: Literal["device", "optimizer_on_host", "state_on_host"] = numerics("device")
     checkpoint_every_steps: int = placement(100)
     checkpoint_every_s: float = placement(600.0)
     keep_checkpoints: int = placement(2)
     log_every_steps: int = placement(1)
     detail_every_steps: int = placement(20)
     stop_after_skipped: int = placement(16)
+    # A step, or the wait for other processes, that takes longer ends the process with its stacks.
+    watchdog_s: float = placement(1800.0)
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_sequences", "sequence_tokens", "accumulation"):
@@ -89,4 +96,6 @@ class Config:
     data: DataConfig
     train: TrainConfig
     eval: EvalConfig
+    moe: MoEConfig = MoEConfig()
+    mesh: MeshConfig = MeshConfig()
     notes: Mapping[str, str] = placement()
