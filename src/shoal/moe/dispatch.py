@@ -10,9 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shoal.arrays.ops import at_least_float32
+
 
 class Order(NamedTuple):
-    """Assignments sorted by expert; row r of the sorted rows is assignment `sorted_ids[r]`."""
+    """Assignments sorted by expert; row r of the sorted rows is assignment `sorted_ids[r]`.
+
+    Padding comes last and is nobody's: its rows have the token T and the assignment T * K, its
+    assignments the row T * K.
+    """
 
     tokens: Int[Array, " R"]
     sorted_ids: Int[Array, " R"]
@@ -21,13 +27,16 @@ class Order(NamedTuple):
 
 
 def sort_by_expert(expert_ids: Int[Array, "T K"], num_experts: int) -> Order:
-    """Sort the T * K assignments by expert, stable in token order."""
+    """Sort the T * K assignments by expert, stable in token order; the id E is padding."""
     tokens, top_k = expert_ids.shape
     flat = expert_ids.reshape(-1)
+    none = flat.shape[0]
     by_expert = jnp.argsort(flat, stable=True)
     rows = jnp.argsort(by_expert, stable=True).reshape(tokens, top_k)
+    rows = jnp.where(expert_ids < num_experts, rows, none)
     sizes = jnp.bincount(flat, length=num_experts)
-    return Order(by_expert // top_k, by_expert, rows, sizes)
+    owners = jnp.where(jnp.arange(none) < jnp.sum(sizes), by_expert, none)
+    return Order(owners // top_k, owners, rows, sizes)
 
 
 @jax.custom_vjp
@@ -57,3 +66,22 @@ def _gather_backward(
 
 
 gather_rows.defvjp(_gather_forward, _gather_backward)
+
+
+def combine(
+    rows: Float[Array, "R L"],
+    index: Int[Array, "T K"],
+    owners: Int[Array, " R"],
+    weights: Float[Array, "T K"],
+) -> Float[Array, "T L"]:
+    """Weighted sum of each token's rows, in float32 or wider.
+
+    Args:
+        index: the row of each assignment; R where it has none, and then it contributes nothing.
+        owners: the assignment of each row, t * K + k; T * K where it has none.
+    """
+    wide = at_least_float32(rows.dtype)
+    taken = gather_rows(rows, index.reshape(-1), owners[:, None])
+    taken = taken.reshape(*index.shape, -1).astype(wide)
+    weights = jnp.where(index < rows.shape[0], weights.astype(wide), 0.0)
+    return jnp.sum(taken * weights[:, :, None], axis=1)

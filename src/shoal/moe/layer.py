@@ -5,18 +5,29 @@
 The norm stands after the down-projection and before dispatch (arXiv 2601.18089).
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool, Float, Int
 
+from shoal.arrays.mesh import (
+    Placing,
+    axis_or_none,
+    bank_partition,
+    gathered_bank,
+    on_each_device,
+    over_all,
+    tokens_at,
+)
 from shoal.arrays.ops import matmul, rms_norm
 from shoal.arrays.weights import Weight, part, weight
 from shoal.moe.experts import Compute, ExpertWeights
-from shoal.moe.route import route, router_logits
-from shoal.moe.transport import Carry
+from shoal.moe.route import Histogram, count_margins, route, router_logits
+from shoal.moe.transport import Capacity, Carry
 
 
 class SharedWeights(eqx.Module):
@@ -30,8 +41,8 @@ class SharedWeights(eqx.Module):
 class MoE(eqx.Module):
     """Router, balancing bias, latent projections, routed and shared experts."""
 
-    router: Weight = weight("embed", "expert", group="adam", decay=True)
-    router_bias: Weight = weight("expert", init="zeros", group="balance")
+    router: Weight = weight("embed", "choice", group="adam", decay=True)
+    router_bias: Weight = weight("choice", init="zeros", group="balance")
     latent_down: Weight = weight("embed", "latent")
     latent_norm: Weight = weight("latent", init="ones", group="adam")
     latent_up: Weight = weight("latent", "embed")
@@ -39,54 +50,126 @@ class MoE(eqx.Module):
     shared: SharedWeights = part()
 
 
-class RoutingStats(NamedTuple):
-    """What one layer's routing did, for the balancer and the record."""
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How a layer routes, and what carries its rows.
 
-    margins: Float[Array, "T E"]
-    counts: Int[Array, " E"]
+    Attributes:
+        own_grid: margins are counted on the span of this batch, not on a grid given.
+        mesh: the devices that the layer runs on together.
+    """
+
+    top_k: int
+    routed_scale: float
+    num_bins: int
+    norm_eps: float
+    round_router_bf16: bool
+    carry: Carry
+    capacity: Capacity
+    compute: Compute
+    own_grid: bool
+    mesh: Placing
+
+
+class RoutingStats(NamedTuple):
+    """What one layer's routing did with the whole batch, for the balancer and the record.
+
+    `load` counts the assignments of each expert, before any was dropped; `entropy` is the sum over
+    real tokens of the entropy, in nats, of the softmax over the router's unbiased logits; the last
+    three are assignments of real tokens: sender + receiver + delivered = tokens * K.
+    """
+
+    margins: Histogram
+    load: Int[Array, " E"]
     entropy: Float[Array, ""]
-    dropped: Int[Array, ""]
+    sender: Int[Array, ""]
+    receiver: Int[Array, ""]
+    delivered: Int[Array, ""]
 
 
 def moe_layer(
     p: MoE,
-    x: Float[Array, "T D"],
-    *,
-    carry: Carry,
-    compute: Compute,
-    top_k: int,
-    routed_scale: float,
-    norm_eps: float,
-    round_router_bf16: bool,
-) -> tuple[Float[Array, "T D"], RoutingStats]:
+    x: Float[Array, "B S D"],
+    real: Bool[Array, "B S"],
+    grid: Float[Array, "2"],
+    how: Routing,
+) -> tuple[Float[Array, "B S D"], RoutingStats]:
     """One MoE branch over tokens.
 
-    Returns:
-        The branch output, and the routing statistics; `entropy` is the sum over tokens of the
-        entropy, in nats, of the softmax over the router's unbiased logits.
+    Args:
+        real: False for padding, which takes no room, counts nowhere and comes back as zeros from
+            the routed experts.
+        grid: see `route.count_margins`.
     """
-    logits = router_logits(x, p.router, round_bf16=round_router_bf16)
-    routes = route(logits, p.router_bias, top_k=top_k, scale=routed_scale)
-    z = rms_norm(matmul(x, p.latent_down), p.latent_norm, norm_eps)
-    routed, dropped = carry(
-        z, routes.expert_ids, routes.weights, p.experts, compute, axis=None, capacity=None
-    )
-    y = matmul(routed, p.latent_up) + shared_experts(p.shared, x)
+    logits = router_logits(x, p.router, round_bf16=how.round_router_bf16)
+    z = rms_norm(matmul(x, p.latent_down), p.latent_norm, how.norm_eps)
 
-    log_shares = jax.nn.log_softmax(jax.lax.stop_gradient(logits), axis=-1)
+    def routed(*given: Array) -> tuple[Array, RoutingStats]:
+        logits, z, real, grid, bias, *bank = given
+        return _routed(logits, z, real, grid, bias, ExpertWeights(*bank), how)
+
+    takes: tuple[P, ...] = ()
+    gives: tuple[P, P] = (P(), P())
+    if how.mesh is not None:
+        tokens, bank = tokens_at(how.mesh).spec, bank_partition(how.mesh, logits.shape[-1])
+        takes = (tokens, tokens, tokens, P(), P(), bank, bank, bank)
+        gives = (tokens, P())
+    across = on_each_device(routed, how.mesh, takes, gives)
+    bank = (p.experts.gate, p.experts.up, p.experts.down)
+    y, stats = across(logits, z, real, grid, p.router_bias, *bank)
+    return matmul(y, p.latent_up) + shared_experts(p.shared, x), stats
+
+
+def _routed(
+    logits: Float[Array, "B S E"],
+    z: Float[Array, "B S L"],
+    real: Bool[Array, "B S"],
+    grid: Float[Array, "2"],
+    bias: Float[Array, " E"],
+    bank: ExpertWeights,
+    how: Routing,
+) -> tuple[Float[Array, "B S L"], RoutingStats]:
+    """Route and carry this device's tokens; the statistics are of all devices."""
+    num_experts, mesh = logits.shape[-1], how.mesh
+    flat, own = logits.reshape(-1, num_experts), real.reshape(-1)
+    routes = route(flat, bias, top_k=how.top_k, scale=how.routed_scale)
+    ids = jnp.where(own[:, None], routes.expert_ids, num_experts)
+    y, tally = how.carry(
+        z.reshape(-1, z.shape[-1]),
+        ids,
+        routes.weights,
+        gathered_bank(bank, mesh, num_experts),
+        how.compute,
+        axis=axis_or_none(mesh, "expert"),
+        capacity=how.capacity,
+    )
+    log_shares = jax.nn.log_softmax(jax.lax.stop_gradient(flat), axis=-1)
+    entropy = -jnp.sum(jnp.exp(log_shares) * log_shares, axis=-1)
+
+    def total(counted: Array) -> Array:
+        return over_all(counted, jax.lax.psum, mesh)
+
     stats = RoutingStats(
-        margins=routes.margins,
-        counts=jnp.bincount(routes.expert_ids.reshape(-1), length=logits.shape[1]),
-        entropy=-jnp.sum(jnp.exp(log_shares) * log_shares),
-        dropped=dropped.sender + dropped.receiver,
+        margins=count_margins(
+            routes.margins,
+            own,
+            grid=None if how.own_grid else grid,
+            num_bins=how.num_bins,
+            mesh=mesh,
+        ),
+        load=total(jnp.bincount(ids.reshape(-1), length=num_experts)),
+        entropy=total(jnp.sum(jnp.where(own, entropy, jnp.zeros_like(entropy)))),
+        sender=total(tally.sender),
+        receiver=total(tally.receiver),
+        delivered=total(tally.delivered),
     )
-    return y, stats
+    return y.reshape(z.shape), stats
 
 
-def shared_experts(p: SharedWeights, x: Float[Array, "T D"]) -> Float[Array, "T D"]:
+def shared_experts(p: SharedWeights, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
     """Sum of the shared experts; none at all gives zeros."""
     if p.gate.shape[0] == 0:
         return jnp.zeros_like(x)
-    inner = jax.nn.silu(jnp.einsum("td,sdf->tsf", x, p.gate.astype(x.dtype)))
-    inner = inner * jnp.einsum("td,sdf->tsf", x, p.up.astype(x.dtype))
-    return jnp.einsum("tsf,sfd->td", inner, p.down.astype(x.dtype))
+    inner = jax.nn.silu(jnp.einsum("btd,sdf->btsf", x, p.gate.astype(x.dtype)))
+    inner = inner * jnp.einsum("btd,sdf->btsf", x, p.up.astype(x.dtype))
+    return jnp.einsum("btsf,sfd->btd", inner, p.down.astype(x.dtype))

@@ -1,45 +1,33 @@
-"""Transport: carrying rows to their experts and the results back. Routing decides what goes.
+"""Transports by name, and the simplest: every device computes its own tokens.
 
-Every transport has one signature:
+`local`   every expert on the device: uncapped, dropless; what an evaluator uses
+`pooled`  a fixed all-to-all in waves, with a gate at the sender and one at the receiver
+`ragged`  a ragged all-to-all, with room only limited at the receiver
 
-    carry(x[T, L], expert_ids[T, K], weights[T, K], params, compute, *, axis, capacity)
-        -> (y[T, L], Dropped)
-
-Expert parameters are an argument, never closed over: closures over sharded arrays fail in
-`shard_map`. With nothing dropped all transports give the same numbers.
+With nothing dropped all of them give the same numbers. `carry.py` says what a transport must do.
 """
 
-from typing import NamedTuple, Protocol, runtime_checkable
-
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from shoal.moe.dispatch import gather_rows, sort_by_expert
+from shoal.moe.carry import Capacity, Carry, Tally, capacity_of
+from shoal.moe.dispatch import combine, gather_rows, sort_by_expert
 from shoal.moe.experts import Compute, ExpertWeights
 
-
-class Dropped(NamedTuple):
-    """Assignments of real tokens that no expert computed; a dropped one contributes nothing."""
-
-    sender: Int[Array, ""]
-    receiver: Int[Array, ""]
+__all__ = ["Capacity", "Carry", "Tally", "capacity_of", "local", "transport"]
 
 
-@runtime_checkable
-class Carry(Protocol):
-    """The signature above; the specification of a transport."""
+def transport(name: str) -> Carry:
+    """Return the transport of a name.
 
-    def __call__(
-        self,
-        x: Float[Array, "T L"],
-        expert_ids: Int[Array, "T K"],
-        weights: Float[Array, "T K"],
-        params: ExpertWeights,
-        compute: Compute,
-        *,
-        axis: str | None,
-        capacity: float | None,
-    ) -> tuple[Float[Array, "T L"], Dropped]: ...
+    Raises:
+        ValueError: no such transport.
+    """
+    known: dict[str, Carry] = {"local": local}
+    if name not in known:
+        raise ValueError(f"moe.transport={name!r} is unknown; use {' or '.join(known)}")
+    return known[name]
 
 
 def local(
@@ -50,15 +38,21 @@ def local(
     compute: Compute,
     *,
     axis: str | None = None,
-    capacity: float | None = None,
-) -> tuple[Float[Array, "T L"], Dropped]:
-    """All experts on this device, nothing dropped; `axis` and `capacity` have no meaning here."""
-    del axis, capacity
-    tokens, top_k = expert_ids.shape
+    capacity: Capacity | None = None,
+) -> tuple[Float[Array, "T L"], Tally]:
+    """All experts on this device, gathered over the axis if they are spread; nothing is dropped.
+
+    The gather's transpose is a reduce-scatter: each device ends with its own experts' gradients.
+    """
+    del capacity
+    if axis is not None:
+        params = jax.tree.map(
+            lambda w: jax.lax.all_gather(w.astype(x.dtype), axis, tiled=True), params
+        )
     order = sort_by_expert(expert_ids, params.gate.shape[0])
     rows = gather_rows(x, order.tokens, order.rows)
     rows = compute(params, rows, order.group_sizes)
-    back = gather_rows(rows, order.rows.reshape(-1), order.sorted_ids[:, None])
-    y = jnp.einsum("tkl,tk->tl", back.reshape(tokens, top_k, -1), weights.astype(x.dtype))
+    y = combine(rows, order.rows, order.sorted_ids, weights)
     nothing = jnp.zeros((), jnp.int32)
-    return y, Dropped(sender=nothing, receiver=nothing)
+    delivered = jnp.sum(order.group_sizes).astype(jnp.int32)
+    return y.astype(x.dtype), Tally(nothing, nothing, delivered)
