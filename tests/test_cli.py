@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from shoal import __version__
-from shoal.cli import VERBS, as_lines, build_parser, flat, main
+from shoal.cli import build_parser, main
+from shoal.cli.results import as_lines, flat
+from shoal.cli.verbs import VERBS
 
 
 @pytest.fixture

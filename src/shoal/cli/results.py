@@ -1,0 +1,79 @@
+"""How results read in a terminal."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+type Result = Mapping[str, Any]
+
+
+def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Return (dotted path, leaf) pairs in order, spelled as `--set` takes them."""
+    if isinstance(value, Mapping) and value:
+        items = list(value.items())
+    elif isinstance(value, list | tuple) and any(isinstance(v, Mapping | list) for v in value):
+        items = list(enumerate(value))
+    else:
+        return [(prefix, value)]
+    return [
+        pair
+        for key, item in items
+        for pair in flat(item, f"{prefix}.{key}" if prefix else f"{key}")
+    ]
+
+
+def as_lines(result: Result) -> str:
+    """Return one aligned line for each leaf; whole numbers get thousands separators."""
+    pairs = flat(result)
+    width = max((len(path) for path, _ in pairs), default=0)
+    return "\n".join(f"{path:<{width}}  {_spell(value)}" for path, value in pairs)
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def as_config(result: Result) -> str:
+    """Return a config as `show` prints it."""
+    from shoal.jobs.show import render
+
+    return render(dict(result))
+
+
+def as_counts(result: Result) -> str:
+    """Return what `count` found."""
+    from shoal.jobs.count import render
+
+    return render(dict(result))
+
+
+def as_checkup(result: Result) -> str:
+    """Return what `doctor` found."""
+    from shoal.jobs.doctor import render
+
+    return render(result)
+
+
+def as_scores(result: Result) -> str:
+    """Return one table for each held-out set, compressors beside it."""
+    lines = [f"step {result['step']:,}, {result['tokens']:,} tokens; bits per byte"]
+    for name, scored in result["sets"].items():
+        lines += ["", f"{name:<20} {'model':>7} {'xz':>7} {'zstd':>7}"]
+        for domain, row in [*scored["domains"].items(), ("macro mean", scored["macro"])]:
+            figures = [f"{row[key]:>7.3f}" for key in ("bpb", "xz_bpb", "zstd_bpb")]
+            lines.append(f"{domain:<20} {' '.join(figures)}")
+    return "\n".join(lines)
+
+
+def as_text(result: Result) -> str:
+    """Return generated text after its prompt."""
+    return f"{result['prompt']}{result['text']}"
+
+
+def as_nothing(_: Result) -> str:
+    """Return nothing: the job has said it all along the way."""
+    return ""

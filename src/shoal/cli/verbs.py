@@ -1,0 +1,158 @@
+"""The verbs: what each takes, the job that it calls when it runs, and how its result reads.
+
+A job is imported when it is called, so that `--help`, `show` and `count` stay instant.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.cli import arguments, results
+from shoal.cli.results import Result
+
+type Arguments = argparse.Namespace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One verb: its help, what it takes, the job it calls and how its result reads."""
+
+    summary: str
+    example: str
+    takes: tuple[Callable[[argparse.ArgumentParser], None], ...]
+    call: Callable[[Arguments], Result]
+    show: Callable[[Result], str]
+
+
+def _call_quickstart(given: Arguments) -> Result:
+    from shoal.jobs.quickstart import quickstart
+
+    return quickstart(text=given.text, overrides=given.overrides, json=given.json)
+
+
+def _call_show(given: Arguments) -> Result:
+    from shoal.jobs.show import show
+
+    return show(given.recipe, given.overrides)
+
+
+def _call_count(given: Arguments) -> Result:
+    from shoal.jobs.count import count
+
+    return count(given.recipe, given.overrides)
+
+
+def _call_doctor(_: Arguments) -> Result:
+    from shoal.jobs.doctor import doctor
+
+    return doctor()
+
+
+def _call_prepare(given: Arguments) -> Result:
+    from shoal.jobs.prepare import prepare_recipe
+
+    return prepare_recipe(given.recipe, given.overrides)
+
+
+def _call_train(given: Arguments) -> Result:
+    from shoal.jobs.train import train
+
+    return train(given.recipe, given.overrides, given.run, given.change)
+
+
+def _call_eval(given: Arguments) -> Result:
+    from shoal.jobs.evaluate import evaluate_run
+
+    return evaluate_run(given.run, given.step)
+
+
+def _call_report(given: Arguments) -> Result:
+    from shoal.jobs.report import report
+
+    return report(given.run)
+
+
+def _call_generate(given: Arguments) -> Result:
+    from shoal.jobs.generate import generate
+
+    return generate(given.run, given.prompt, given.tokens, given.temperature, given.seed)
+
+
+def _call_hash(given: Arguments) -> Result:
+    from shoal.jobs.hash import hash_run
+
+    return hash_run(given.run)
+
+
+VERBS = {
+    "quickstart": Verb(
+        summary="from raw text to a trained, evaluated and reported model",
+        example="shoal quickstart --text my-notes/",
+        takes=(arguments.text, arguments.overrides),
+        call=_call_quickstart,
+        show=results.as_nothing,
+    ),
+    "show": Verb(
+        summary="print a recipe's whole config and what follows from it",
+        example="shoal show d512 --set train.seed=1",
+        takes=(arguments.recipe, arguments.overrides),
+        call=_call_show,
+        show=results.as_config,
+    ),
+    "count": Verb(
+        summary="count a recipe's parameters and FLOPs, allocating nothing",
+        example="shoal count flagship --json",
+        takes=(arguments.recipe, arguments.overrides),
+        call=_call_count,
+        show=results.as_counts,
+    ),
+    "doctor": Verb(
+        summary="look at this machine and say what is missing",
+        example="shoal doctor",
+        takes=(),
+        call=_call_doctor,
+        show=results.as_checkup,
+    ),
+    "prepare": Verb(
+        summary="make the corpus that a recipe trains on",
+        example="shoal prepare quickstart",
+        takes=(arguments.recipe, arguments.overrides),
+        call=_call_prepare,
+        show=results.as_lines,
+    ),
+    "train": Verb(
+        summary="train a recipe, or go on from its newest checkpoint",
+        example="shoal train quickstart --run second --set train.seed=1",
+        takes=(arguments.recipe, arguments.train, arguments.overrides),
+        call=_call_train,
+        show=results.as_lines,
+    ),
+    "eval": Verb(
+        summary="score a run's checkpoint on its held-out text",
+        example="shoal eval quickstart",
+        takes=(arguments.run, arguments.step),
+        call=_call_eval,
+        show=results.as_scores,
+    ),
+    "report": Verb(
+        summary="write a run's report.html anew from its record",
+        example="shoal report quickstart",
+        takes=(arguments.run,),
+        call=_call_report,
+        show=results.as_lines,
+    ),
+    "generate": Verb(
+        summary="write text with a run's newest checkpoint",
+        example="shoal generate quickstart --prompt 'To be' --tokens 64",
+        takes=(arguments.run, arguments.prompt),
+        call=_call_generate,
+        show=results.as_text,
+    ),
+    "hash": Verb(
+        summary="print one digest of a run's newest complete state",
+        example="shoal hash quickstart",
+        takes=(arguments.run,),
+        call=_call_hash,
+        show=results.as_lines,
+    ),
+}
