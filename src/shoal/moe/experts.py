@@ -2,6 +2,9 @@
 
     compute(params, rows[R, L], group_sizes[E]) -> rows[R, L]
 
+Rows past the last group are nobody's: they come back as zeros and pass no gradient, whatever they
+hold, and whatever cotangent they are given.
+
 `blocks`  each expert's rows padded to blocks of 64 to 128, one batched product (CPU)
 `ragged`  `jax.lax.ragged_dot` (accelerators; on XLA:CPU it is a dense masked product, 20x slower)
 `dense`   every expert on every row, masked: the oracle
@@ -53,24 +56,34 @@ def dense(
 ) -> Float[Array, "R L"]:
     """Every expert on every row, then the row's own: R * E work, no indices to get wrong."""
     gate, up, down = (w.astype(rows.dtype) for w in (params.gate, params.up, params.down))
+    rows = _owned(rows, group_sizes)
     inner = jax.nn.silu(jnp.einsum("rl,elf->erf", rows, gate))
     inner = inner * jnp.einsum("rl,elf->erf", rows, up)
     ends = jnp.cumsum(group_sizes)
     index = jnp.arange(rows.shape[0])[None, :]
     mine = (index < ends[:, None]) & (index >= (ends - group_sizes)[:, None])
     inner = jnp.where(mine[:, :, None], inner, jnp.zeros_like(inner))
-    return jnp.einsum("erf,efl->rl", inner, down)
+    return _owned(jnp.einsum("erf,efl->rl", inner, down), group_sizes)
 
 
 def ragged(
     params: ExpertWeights, rows: Float[Array, "R L"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "R L"]:
-    """Grouped matrix products of the platform."""
+    """Grouped matrix products of the platform; what it leaves past the last group is not used."""
     sizes = group_sizes.astype(jnp.int32)
     gate, up, down = (w.astype(rows.dtype) for w in (params.gate, params.up, params.down))
-    inner = jax.nn.silu(jax.lax.ragged_dot(rows, gate, sizes))
-    inner = inner * jax.lax.ragged_dot(rows, up, sizes)
-    return jax.lax.ragged_dot(inner, down, sizes)
+
+    def product(rows: Array, bank: Array) -> Array:
+        return _owned(jax.lax.ragged_dot(rows, bank, sizes), sizes)
+
+    rows = _owned(rows, sizes)
+    return product(jax.nn.silu(product(rows, gate)) * product(rows, up), down)
+
+
+def _owned(rows: Float[Array, "R L"], group_sizes: Int[Array, " E"]) -> Float[Array, "R L"]:
+    """Rows past the last group as zeros, forward and backward."""
+    inside = jnp.arange(rows.shape[0]) < jnp.sum(group_sizes)
+    return jnp.where(inside[:, None], rows, jnp.zeros_like(rows))
 
 
 def blocks(
@@ -101,8 +114,9 @@ def block_layout(
     """Lay sorted rows out in blocks of one expert each.
 
     Returns:
-        The row of each slot (num_rows where the slot is padding), the slot of each row, and the
-        expert of each block (the last expert for blocks that nobody uses).
+        The row of each slot (num_rows where the slot is padding), the slot of each row (one past
+        the last where the row is nobody's), and the expert of each block (the last expert for
+        blocks that nobody uses).
     """
     num_experts = group_sizes.shape[0]
     num_blocks = -(-num_rows // block_rows) + num_experts
@@ -123,4 +137,5 @@ def block_layout(
     owner = jnp.searchsorted(row_ends, index, side="right")
     owner = jnp.minimum(owner, num_experts - 1)
     to_slot = block_starts[owner] * block_rows + index - row_starts[owner]
+    to_slot = jnp.where(index < row_ends[-1], to_slot, num_blocks * block_rows)
     return to_row, to_slot, block_expert

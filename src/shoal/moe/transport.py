@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int
 from shoal.moe.carry import Capacity, Carry, Tally, capacity_of
 from shoal.moe.dispatch import combine, gather_rows, sort_by_expert
 from shoal.moe.experts import Compute, ExpertWeights
+from shoal.moe.pooled import pooled
+from shoal.moe.ragged import ragged
 
 __all__ = ["Capacity", "Carry", "Tally", "capacity_of", "local", "transport"]
 
@@ -24,9 +26,9 @@ def transport(name: str) -> Carry:
     Raises:
         ValueError: no such transport.
     """
-    known: dict[str, Carry] = {"local": local}
+    known: dict[str, Carry] = {"local": local, "pooled": pooled, "ragged": ragged}
     if name not in known:
-        raise ValueError(f"moe.transport={name!r} is unknown; use {' or '.join(known)}")
+        raise ValueError(f"moe.transport={name!r} is unknown; use {', '.join(known)}")
     return known[name]
 
 
