@@ -81,6 +81,25 @@ def test_each_expert_has_the_oracles_rows_and_gradients(form, groups):
         assert_near(slopes, expected_slopes, FLOAT32, f"row gradients of {expert}")
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_past_the_last_group_may_hold_anything_and_be_asked_for_anything(form):
+    """NaN in them and in their cotangent: zeros come back, and every gradient is as without."""
+    params, rows, cotangent = inputs()
+    sizes = np.array(GROUPS["rows that nobody owns"], np.int32)
+    nobodys = np.arange(ROWS) >= sizes.sum()
+
+    def run(*arrays):
+        given, slopes = (jnp.asarray(a, jnp.float32) for a in arrays)
+        return gradient_function(form)(expert_weights(params), given, jnp.asarray(sizes), slopes)
+
+    expected = run(rows, cotangent)
+    found = run(*(np.where(nobodys[:, None], np.nan, a) for a in (rows, cotangent)))
+    for mine, clean in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(mine, clean)
+    for mine in (found[0], found[2]):
+        assert not np.asarray(mine)[nobodys].any()
+
+
 def test_forms_agree_above_the_size_of_a_block():
     """Many rows per block and several blocks per expert, as in a run."""
     rng = np.random.default_rng(1)

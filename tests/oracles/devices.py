@@ -10,10 +10,33 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from oracles.bridge import quick_jit
+from oracles.transport import Room
 from shoal.moe.experts import Compute, ExpertWeights, dense
 from shoal.moe.transport import Capacity, transport
 
+EXPERTS, LATENT, FFN = 8, 6, 5
 TREE = ("x", "weights", "gate", "up", "down")
+
+
+def random_inputs(
+    seed: int, ids: Any, num_experts: int = EXPERTS, latent: int = LATENT
+) -> dict[str, Any]:
+    """Rows, weights, banks and a cotangent for assignments [D, T, K]."""
+    rng = np.random.default_rng(seed)
+    devices, tokens, _ = np.shape(ids)
+    return {
+        "ids": np.asarray(ids),
+        "weights": rng.uniform(0.1, 2.0, size=np.shape(ids)),
+        "x": rng.normal(size=(devices, tokens, latent)),
+        "mix": rng.normal(size=(devices, tokens, latent)),
+        "gate": rng.normal(size=(num_experts, latent, FFN)),
+        "up": rng.normal(size=(num_experts, latent, FFN)),
+        "down": rng.normal(size=(num_experts, FFN, latent)),
+    }
+
+
+def capacity_of(room: Room) -> Capacity:
+    return Capacity(room.sender_percent / 100, room.receiver_percent / 100, room.waves, room.chunks)
 
 
 def mesh_of(expert: int, data: int = 1) -> Mesh:
@@ -62,12 +85,13 @@ def on_devices(
     name: str,
     inputs: dict[str, Any],
     expert: int | None,
-    capacity: Capacity,
+    room: Room,
     data: int = 1,
     dtype: Any = jnp.float32,
     compute: Compute = dense,
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """Run on numpy inputs `x weights gate up down mix` and `ids`; everything back as numpy."""
+    """Run on numpy inputs: outputs, tallies and gradients, as numpy."""
     tree = {n: jnp.asarray(inputs[n], dtype if n == "x" else jnp.float32) for n in TREE}
     ids, mix = jnp.asarray(inputs["ids"], jnp.int32), jnp.asarray(inputs["mix"], dtype)
-    return jax.device_get(carrier(name, expert, capacity, data, compute)(tree, ids, mix))
+    run = carrier(name, expert, capacity_of(room), data, compute)
+    return jax.device_get(run(tree, ids, mix))

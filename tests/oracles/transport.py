@@ -4,6 +4,7 @@ Devices are the leading axis D of what is given: ids [D, T, K], with the number 
 padding. An assignment's fate is one of the four below.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +33,8 @@ def rows_for(percent: int, need: int, places: int) -> int:
     return rows
 
 
-def everything(ids: Ints, num_experts: int) -> tuple[Ints, Ints]:
-    """Nothing is ever dropped."""
+def local(ids: Ints, num_experts: int, room: Room) -> tuple[Ints, Ints]:
+    """Nothing is ever dropped; (fates, tallies) as `pooled`."""
     fates = np.where(ids < num_experts, DELIVERED, PADDING)
     return fates, np.stack([count(own, own) for own in fates])
 
@@ -94,6 +95,23 @@ def ragged(ids: Ints, num_experts: int, room: Room) -> tuple[Ints, Ints]:
                         received[target, 2 if left > 0 else 1] += 1
                         left -= 1
     return fates, received
+
+
+# Every transport; one that is added here is held to all that tests/moe asks of transports.
+SIMULATIONS: dict[str, Callable[[Ints, int, Room], tuple[Ints, Ints]]] = {
+    "local": local,
+    "pooled": pooled,
+    "ragged": ragged,
+}
+
+
+def simulate(
+    name: str, ids: Ints, num_experts: int, room: Room, groups: int = 1
+) -> tuple[Ints, Ints]:
+    """(fates, tallies) where groups of consecutive devices each hold all experts."""
+    parts = [SIMULATIONS[name](own, num_experts, room) for own in np.split(ids, groups)]
+    fates, tallies = (np.concatenate(p) for p in zip(*parts, strict=True))
+    return fates, tallies
 
 
 def count(fates: Ints, at_home: Ints) -> Ints:

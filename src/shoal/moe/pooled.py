@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from shoal.arrays.ops import at_least_float32
@@ -24,6 +25,9 @@ from shoal.moe.carry import Capacity, Tally, axis_index, axis_size
 from shoal.moe.dispatch import combine, gather_rows, sort_by_expert
 from shoal.moe.experts import Compute, ExpertWeights
 from shoal.moe.room import receiver_rows, sender_rows
+
+# Row numbers are small; sorting them once more in the backward pass is not.
+_KEPT = "inbox"
 
 
 class Outbox(NamedTuple):
@@ -73,7 +77,8 @@ def pooled(
     body = partial(_wave, x, expert_ids, weights, params, compute, out, axis, sent, taken)
     nothing = jnp.zeros((), jnp.int32)
     start = (jnp.zeros(x.shape, at_least_float32(x.dtype)), nothing, nothing)
-    body = jax.checkpoint(body, prevent_cse=False)
+    keep = jax.checkpoint_policies.save_only_these_names(_KEPT)
+    body = jax.checkpoint(body, policy=keep, prevent_cse=False)
     (y, dropped, delivered), _ = jax.lax.scan(body, start, jnp.arange(waves))
     return y.astype(x.dtype), Tally(out.dropped, dropped, delivered)
 
@@ -100,6 +105,7 @@ def _wave(
     rows = gather_rows(x, owners // expert_ids.shape[1], slots)
     rows, local_ids = _exchanged(rows, local_ids, shards, axis)
     box = arrange(local_ids, start=axis_index(axis), experts=experts, rows=taken)
+    box = checkpoint_name(box, _KEPT)
     rows = gather_rows(rows, box.sources, box.rows[:, None])
     rows = compute(params, rows, box.group_sizes)
     rows = gather_rows(rows, box.rows, box.sources[:, None])
