@@ -72,8 +72,8 @@ def plan(
     Raises:
         ValueError: unknown recipe, setting or chip, a mesh or numbers that do not fit.
     """
-    facts, stated_mfu = chip_named(chip), _share(mfu, "mfu") if mfu is not None else None
-    _check(chips=chips, step_s=step_s, mfu=stated_mfu, price=price, power=power)
+    facts, share = chip_named(chip), None if mfu is None else _share(mfu, "mfu")
+    _check(chips=chips, step_s=step_s, mfu=share, price=price, power=power)
     config = resolve(recipe, [*overrides, *(f"mesh.{item}" for item in mesh)])
     layout, work = layout_of(config, chips), workload_of(config)
     for misfit in misfits(work, layout):
@@ -81,11 +81,32 @@ def plan(
     reliability = Reliability(
         failures_per_chip_year=failures_per_chip_year, restart_minutes=restart_minutes
     )
+    result = _step(config, work, layout, facts)
+    speed_s = step_s
+    if share is not None:
+        speed_s = result["flops"]["step"] / (share * chips * facts.peak_flops)
+    if speed_s is not None:
+        result |= _at_speed(config, work, facts, chips, speed_s, reliability, price, power)
+    if deadline is not None:
+        if speed_s is None:
+            raise ValueError("deadline needs a speed; give step_s or mfu as well")
+        result["horizon"] = _horizon(
+            config, layout, deadline, start, _share(lost, "lost"), at_step, result
+        )
+    if search:
+        result["search"] = _search(work, layout, facts)
+    result["warnings"] = list(warnings(result["memory"], speed_s, result["step_s_bound"]))
+    result["assumptions"] = list(assumptions(work, layout, facts, reliability))
+    return result
+
+
+def _step(config: Config, work: Workload, layout: Layout, facts: Chip) -> dict[str, Any]:
+    """What one step takes, whatever its speed."""
     memory, budget = chip_memory(work, layout, facts), step_budget(work, layout, facts)
-    result: dict[str, Any] = {
+    return {
         "recipe": config.name,
         "chip": facts.key,
-        "chips": chips,
+        "chips": layout.num_chips,
         "layout": dataclasses.asdict(layout),
         "transport": config.moe.transport,
         "tokens": work.tokens,
@@ -98,22 +119,6 @@ def plan(
         "days_bound": budget["step_s_bound"] * work.num_steps / 86_400,
         "pooled": _pooled(work, layout),
     }
-    speed_s = step_s
-    if stated_mfu is not None:
-        speed_s = budget["flops"]["step"] / (stated_mfu * chips * facts.peak_flops)
-    if speed_s is not None:
-        result |= _at_speed(config, work, facts, chips, speed_s, reliability, price, power)
-    if deadline is not None:
-        if speed_s is None:
-            raise ValueError("deadline needs a speed; give step_s or mfu as well")
-        result["horizon"] = _horizon(
-            config, layout, deadline, start, _share(lost, "lost"), at_step, result
-        )
-    if search:
-        result["search"] = _search(work, layout, facts)
-    result["warnings"] = list(warnings(memory, speed_s, budget["step_s_bound"]))
-    result["assumptions"] = list(assumptions(work, layout, facts, reliability))
-    return result
 
 
 def workload_of(config: Config) -> Workload:

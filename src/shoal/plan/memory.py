@@ -65,7 +65,7 @@ def activation_bytes(work: Workload, layout: Layout) -> dict[str, int]:
         saved = model.num_layers * inputs
         working = largest - c * rows
     else:
-        saved = sum(each[kind] for kind in model.layer_kinds)
+        saved = sum(each[kind] for kind in model.layer_kinds) - c * rows  # as transport buffers
         saved += model.num_layers * gathered_layer_bytes(work, layout)
         working = 0
     # Embedding, its norm and the final norm: outside the layers, never recomputed.
@@ -81,19 +81,26 @@ def activation_bytes(work: Workload, layout: Layout) -> dict[str, int]:
 def routed_row_numbers(work: Workload) -> int:
     """Return numbers saved per assignment without remat: row in and out, and three inside.
 
-    Transports that compute their pieces anew keep the rows' inputs only, which are the latents.
+    `ragged` keeps the sorted and the returned rows too. `pooled` computes its waves anew and keeps
+    none of this.
     """
-    if work.moe.transport != "local":
-        return 0
-    return 2 * work.model.latent_dim + 3 * work.model.expert_dim
+    model = work.model
+    inside = 2 * model.latent_dim + 3 * model.expert_dim
+    return {"local": inside, "ragged": inside + 2 * model.latent_dim, "pooled": 0}[
+        work.moe.transport
+    ]
 
 
 def transport_bytes(work: Workload, layout: Layout) -> dict[str, int]:
-    """Return a chip's bytes of the buffers of one piece (wave, chunk, or everything)."""
+    """Return a chip's bytes of the buffers that one layer's backward pass holds at once.
+
+    `pooled` has a buffer sent and one received each way; what `ragged` receives stands laid out.
+    """
     model, c = work.model, work.compute_bytes
     travel, laid_out = live_rows(work, layout)
+    buffers = {"local": 0, "pooled": 4, "ragged": 2}[work.moe.transport]
     return {
-        "sent and received, both ways": 4 * travel * model.latent_dim * c,
+        "sent and received, both ways": buffers * travel * model.latent_dim * c,
         "laid out for experts: in, gate, up, product, out": laid_out
         * (2 * model.latent_dim + 3 * model.expert_dim)
         * c,

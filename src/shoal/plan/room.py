@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from shoal.moe.room import chunk_bounds, chunk_rows, receiver_rows, sender_rows
 from shoal.plan.layout import Layout, Workload
 
-# Waves and chunks are computed anew in the backward pass, whether their layer is or not.
-_COMPUTED_ANEW = ("pooled", "ragged")
+# Waves are computed anew in the backward pass, whether their layer is or not.
+_COMPUTED_ANEW = ("pooled",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,9 @@ def sent_rows(work: Workload, layout: Layout) -> float:
 
 
 def live_rows(work: Workload, layout: Layout) -> tuple[int, int]:
-    """Return the rows of one piece: in buffers that travel, and laid out for the experts.
+    """Return rows that a layer's backward pass holds: that travel, and laid out for experts.
 
-    A piece is a wave of `pooled`, the largest chunk of `ragged`, or everything for `local`.
+    One wave of `pooled`, which computes them one by one; all chunks of `ragged`; all of `local`.
     """
     count = layout.assignments(work)
     experts = work.model.num_experts // layout.expert
@@ -84,6 +84,8 @@ def live_rows(work: Workload, layout: Layout) -> tuple[int, int]:
         sizes = pooled_sizes(work, layout)
         each = sizes.sender_rows_per_wave + sizes.header_rows
         return layout.expert * each, experts * sizes.receiver_rows_per_expert
-    largest = max(end - start for start, end in chunk_bounds(experts, moe.chunks))
-    taken = chunk_rows(count, layout.expert, experts, largest, moe.capacity_receiver)
+    taken = sum(
+        chunk_rows(count, layout.expert, experts, end - start, moe.capacity_receiver)
+        for start, end in chunk_bounds(experts, moe.chunks)
+    )
     return count, taken

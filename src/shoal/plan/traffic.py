@@ -14,8 +14,8 @@ from typing import NamedTuple
 from shoal.arrays.config import CONTEXT, DATA, EXPERT, REPLICA
 from shoal.plan.chips import Chip
 from shoal.plan.layout import Layout, Workload
-from shoal.plan.memory import layer_activations, routed_row_numbers
-from shoal.plan.room import live_rows, pooled_fill, recomputed_pieces, sent_rows
+from shoal.plan.memory import layer_activations
+from shoal.plan.room import pooled_fill, recomputed_pieces, sent_rows
 from shoal.plan.weights import MASTER_BYTES, weights_of
 
 LINKS = ("domain", "across", "host")
@@ -139,30 +139,24 @@ def _update(work: Workload, layout: Layout, chip: Chip) -> Iterator[Move]:
 
 
 def memory_traffic(work: Workload, layout: Layout) -> dict[str, float]:
-    """Return the least bytes between a chip and its memory in a step, by phase.
+    """Return bytes between a chip and its memory in a step, by phase.
 
-    Every weight that a pass uses is read once for each microbatch, every counted activation is
-    written once and read once by each pass that needs it, and the update reads and writes the
-    state once. Caches could save none of this at these sizes; logits never leave the chip.
+    Those of a program that keeps exactly the counted tensors: every weight that a pass uses is read
+    once for each microbatch, every activation is written once and read once by each pass that
+    needs it, gradients are added to once, and the update reads and writes the state once. Logits
+    never leave the chip.
     """
-    weights, parts = weights_of(work, layout), layout.accumulation
-    used = weights.used_bytes
-    widths = sum(
-        sum(layer_activations(work.model, kind).values()) for kind in work.model.layer_kinds
-    )
-    tokens, c = layout.tokens_per_chip(work), work.compute_bytes
-    _, laid_out = live_rows(work, layout)
-    inside = 2 * work.model.latent_dim + 3 * work.model.expert_dim
-    rows = layout.assignments(work) * pooled_fill(work, layout)
-    rows = rows if laid_out else 0.0
-    saved = routed_row_numbers(work) or inside
-    forward = c * (tokens * widths + rows * saved * work.model.num_layers)
-    again = int(layout.remat)
-    held = sum(weights.state["numbers"].values())
-    state_moved = 2 * weights.optimizer_bytes + 3 * MASTER_BYTES * held
+    model, c, parts = work.model, work.compute_bytes, layout.accumulation
+    weights = weights_of(work, layout)
+    used, held = weights.used_bytes, sum(weights.state["numbers"].values())
+    widths = sum(sum(layer_activations(model, kind).values()) for kind in model.layer_kinds)
+    dense = c * layout.tokens_per_chip(work) * widths
+    rows = layout.assignments(work) * pooled_fill(work, layout) * model.num_layers
+    routed = c * rows * (2 * model.latent_dim + 3 * model.expert_dim)
+    again, pieces = int(layout.remat), recomputed_pieces(work)
+    backward = (1 + again) * used + 2 * (1 + again) * dense + 2 * (1 + again + pieces) * routed
     return {
-        "forward": parts * (used + 2 * forward) + (MASTER_BYTES + c) * held,
-        "backward": parts
-        * ((1 + again) * used + (2 + 2 * again) * forward + 2 * MASTER_BYTES * held),
-        "optimizer": float(state_moved),
+        "forward": parts * (used + 2 * (dense + routed)) + (MASTER_BYTES + c) * held,
+        "backward": parts * (backward + 2 * MASTER_BYTES * held),
+        "optimizer": float(2 * weights.optimizer_bytes + 3 * MASTER_BYTES * held),
     }
