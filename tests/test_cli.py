@@ -34,14 +34,36 @@ def _raise(error: BaseException):
     return job
 
 
+ALONE = {"coordinator": None, "num_processes": None, "process_id": None}
 CALLS = [
     ("quickstart", "quickstart", "quickstart --text notes --set train.seed=1",
      (), {"text": Path("notes"), "overrides": ["train.seed=1"], "json": True}),
     ("show", "show", "show d512 --set a.b=c --set d=e", ("d512", ["a.b=c", "d=e"]), {}),
     ("count", "count", "count flagship", ("flagship", []), {}),
     ("prepare", "prepare_recipe", "prepare my.py:mine", ("my.py:mine", []), {}),
-    ("train", "train", "train d512 --run r --change why", ("d512", [], "r", "why"), {}),
-    ("train", "train", "train d512", ("d512", [], None, None), {}),
+    ("train", "train", "train d512 --run r --change why", ("d512", [], "r", "why"), ALONE),
+    ("train", "train", "train d512 --coordinator a:1 --num-processes 2 --process-id 1",
+     ("d512", [], None, None), {"coordinator": "a:1", "num_processes": 2, "process_id": 1}),
+    ("plan", "plan", "plan flagship --chips 704",
+     ("flagship", []), {"chips": 704, "chip": "gb200", "mesh": [], "search": False}),
+    ("plan", "plan",
+     ("plan d512 --chips 8 --chip h100 --mesh expert=4 --mesh data=-1 --search --compile --step-s 2"
+     " --mfu 25% --deadline 2027-01-31 --start 2026-12-01 --lost 25% --at-step 9"
+     " --failures-per-chip-year 0.1 --restart-minutes 20 --price 3 --power 1200 --set a=1"),
+     ("d512", ["a=1"]),
+     {"chips": 8, "chip": "h100", "mesh": ["expert=4", "data=-1"], "search": True, "compile": True,
+      "step_s": 2.0, "mfu": "25%", "deadline": "2027-01-31", "start": "2026-12-01", "lost": "25%",
+      "at_step": 9, "failures_per_chip_year": 0.1, "restart_minutes": 20.0, "price": 3.0,
+      "power": 1200.0}),
+    ("launch", "launch", "launch slurm d512 --nodes 2 --gpus-per-node 8",
+     ("slurm", "d512", []),
+     {"nodes": 2, "gpus_per_node": 8, "run": None, "name": None, "out": None}),
+    ("launch", "launch",
+     ("launch slurm d512 --nodes 2 --gpus-per-node 8 --run r --name n --time 1:00 --partition p"
+     " --account a --image i --gpu H100 --home /h --restarts 3 --out f --set a=1"),
+     ("slurm", "d512", ["a=1"]),
+     {"nodes": 2, "gpus_per_node": 8, "run": "r", "name": "n", "out": Path("f"), "time": "1:00",
+      "partition": "p", "account": "a", "image": "i", "gpu": "H100", "home": "/h", "restarts": 3}),
     ("evaluate", "evaluate_run", "eval r --step 40", ("r", 40), {}),
     ("report", "report", "report r", ("r",), {}),
     ("generate", "generate", "generate r --prompt 'To be' --tokens 5 --temperature 0 --seed 3",

@@ -52,6 +52,16 @@ def train(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def process(parser: argparse.ArgumentParser) -> None:
+    """Which of several processes this is, where the cluster does not say so."""
+    group = parser.add_argument_group(
+        "several processes", "not needed on Slurm and in what `shoal launch` writes"
+    )
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 listens")
+    group.add_argument("--num-processes", type=int, metavar="N", help="how many there are")
+    group.add_argument("--process-id", type=int, metavar="I", help="which this is, from 0 on")
+
+
 def step(parser: argparse.ArgumentParser) -> None:
     """Which checkpoint."""
     parser.add_argument(
@@ -67,3 +77,75 @@ def prompt(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, default=0.8, metavar="T", help="0 is greedy (0.8)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (0)")
+
+
+def cluster(parser: argparse.ArgumentParser) -> None:
+    """Which kind of cluster."""
+    parser.add_argument("cluster", choices=("slurm", "jobset", "skypilot"), help="what runs it")
+
+
+def job(parser: argparse.ArgumentParser) -> None:
+    """What a cluster's job is to have."""
+    parser.add_argument("--nodes", type=int, required=True, metavar="N", help="how many machines")
+    parser.add_argument(
+        "--gpus-per-node", type=int, required=True, metavar="G", help="GPUs of each machine"
+    )
+    parser.add_argument("--run", metavar="RUN", help="the run's name (default: the recipe's own)")
+    for flag, metavar, says in (
+        ("--name", "NAME", "the job's name (default: the run's)"),
+        ("--time", "TIME", "Slurm: the time limit (24:00:00); the job requeues itself before it"),
+        ("--partition", "NAME", "Slurm: the partition"),
+        ("--account", "NAME", "Slurm: the account"),
+        ("--image", "IMAGE", "a container image that has `shoal`; a JobSet needs one"),
+        ("--gpu", "NAME", "SkyPilot: the accelerator, such as H100"),
+        ("--home", "PLACE", "SHOAL_HOME for all nodes: Slurm a folder, else a volume's name"),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=says)
+    parser.add_argument(
+        "--restarts", type=int, metavar="N", help="give up after so many failures (100)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write it there instead of printing it"
+    )
+
+
+def chips(parser: argparse.ArgumentParser) -> None:
+    """Which chips a plan is for, and how they are laid out."""
+    parser.add_argument("--chips", type=int, required=True, metavar="N", help="how many chips")
+    parser.add_argument("--chip", default="gb200", metavar="NAME", help="which chip (gb200)")
+    parser.add_argument(
+        "--mesh",
+        metavar="AXIS=N",
+        action="append",
+        default=[],
+        help="the degree of a mesh axis, -1 for the rest (repeatable; default: the recipe's)",
+    )
+    parser.add_argument(
+        "--search", action="store_true", help="rank the layouts that fit, fastest first"
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        default=None,
+        help="compile the real step on abstract devices",
+    )
+
+
+def pace(parser: argparse.ArgumentParser) -> None:
+    """How fast a planned run is, how long it may take, what it meets and costs."""
+    parser.add_argument("--step-s", type=float, metavar="X", help="seconds for a step: gives MFU")
+    parser.add_argument("--mfu", metavar="X", help="MFU, as 0.25 or 25%%: gives seconds for a step")
+    for flag, metavar, says in (
+        ("--deadline", "DATE", "when it must be over: prints the shortened horizon"),
+        ("--start", "DATE", "when it began (now)"),
+        ("--lost", "SHARE", "share of the chips that is lost, as 25%%"),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=says)
+    parser.add_argument("--at-step", type=int, metavar="N", help="where the run stands (0)")
+    for flag, says in (
+        ("--failures-per-chip-year", "failures of a chip in a year"),
+        ("--restart-minutes", "what one restart takes"),
+        ("--price", "dollars for a chip and hour"),
+        ("--power", "watts for a chip, all included"),
+    ):
+        parser.add_argument(flag, type=float, metavar="X", help=says)

@@ -51,6 +51,20 @@ def as_counts(result: Result) -> str:
     return render(dict(result))
 
 
+def as_plan(result: Result) -> str:
+    """Return what `plan` worked out."""
+    from shoal.jobs.plan import render
+
+    return render(dict(result))
+
+
+def as_launch(result: Result) -> str:
+    """Return the file that `launch` made, or where it is."""
+    from shoal.jobs.launch import render
+
+    return render(result)
+
+
 def as_checkup(result: Result) -> str:
     """Return what `doctor` found."""
     from shoal.jobs.doctor import render

@@ -6,6 +6,7 @@ A job is imported when it is called, so that `--help`, `show` and `count` stay i
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.cli import arguments, results
 from shoal.cli.results import Result
@@ -57,7 +58,54 @@ def _call_prepare(given: Arguments) -> Result:
 def _call_train(given: Arguments) -> Result:
     from shoal.jobs.train import train
 
-    return train(given.recipe, given.overrides, given.run, given.change)
+    return train(
+        given.recipe,
+        given.overrides,
+        given.run,
+        given.change,
+        coordinator=given.coordinator,
+        num_processes=given.num_processes,
+        process_id=given.process_id,
+    )
+
+
+def _call_plan(given: Arguments) -> Result:
+    from shoal.jobs.plan import plan
+
+    named = ("step_s", "mfu", "deadline", "start", "lost", "at_step")
+    costs = ("failures_per_chip_year", "restart_minutes", "price", "power")
+    return plan(
+        given.recipe,
+        given.overrides,
+        chips=given.chips,
+        chip=given.chip,
+        mesh=given.mesh,
+        search=given.search,
+        **_given(given, "compile", *named, *costs),
+    )
+
+
+def _call_launch(given: Arguments) -> Result:
+    from shoal.jobs.launch import launch
+
+    options = ("time", "partition", "account", "image", "gpu", "home", "restarts")
+    return launch(
+        given.cluster,
+        given.recipe,
+        given.overrides,
+        nodes=given.nodes,
+        gpus_per_node=given.gpus_per_node,
+        run=given.run,
+        name=given.name,
+        out=given.out,
+        **_given(given, *options),
+    )
+
+
+def _given(given: Arguments, *names: str) -> dict[str, Any]:
+    """Return the flags that were given: a job's own defaults hold for the others."""
+    values = {name: getattr(given, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _call_eval(given: Arguments) -> Result:
@@ -106,6 +154,20 @@ VERBS = {
         call=_call_count,
         show=results.as_counts,
     ),
+    "plan": Verb(
+        summary="work out what a recipe needs and takes on given chips, before anything runs",
+        example="shoal plan flagship --chips 704 --chip gb200 --mfu 24.5%",
+        takes=(arguments.recipe, arguments.chips, arguments.pace, arguments.overrides),
+        call=_call_plan,
+        show=results.as_plan,
+    ),
+    "launch": Verb(
+        summary="write the file that a cluster is given to train a recipe on many machines",
+        example="shoal launch slurm d512 --nodes 2 --gpus-per-node 8 --out d512.sbatch",
+        takes=(arguments.cluster, arguments.recipe, arguments.job, arguments.overrides),
+        call=_call_launch,
+        show=results.as_launch,
+    ),
     "doctor": Verb(
         summary="look at this machine and say what is missing",
         example="shoal doctor",
@@ -123,7 +185,7 @@ VERBS = {
     "train": Verb(
         summary="train a recipe, or go on from its newest checkpoint",
         example="shoal train quickstart --run second --set train.seed=1",
-        takes=(arguments.recipe, arguments.train, arguments.overrides),
+        takes=(arguments.recipe, arguments.train, arguments.overrides, arguments.process),
         call=_call_train,
         show=results.as_lines,
     ),

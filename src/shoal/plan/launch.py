@@ -128,16 +128,20 @@ export XLA_PYTHON_CLIENT_MEM_FRACTION="${{XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}}"
 # process: all of them finish the same step, save it and end.
 step=
 stopping=
-save_and_stop() {{
-  stopping=yes
-  if [ -n "$step" ]; then kill -USR1 "$step"; fi
+passed_on=
+pass_on() {{
+  # Once: a second signal would end the processes at once, without saving.
+  if [ -n "$step" ] && [ -z "$passed_on" ]; then
+    passed_on=yes
+    kill -USR1 "$step"
+  fi
 }}
-trap save_and_stop USR1
+trap 'stopping=yes; pass_on' USR1
 
 srun --kill-on-bad-exit=1 --gpu-bind=none --cpu-bind=none \\
 {container}  {command} &
 step=$!
-if [ -n "$stopping" ]; then kill -USR1 "$step"; fi
+if [ -n "$stopping" ]; then pass_on; fi
 
 # A signal ends `wait`, not srun: wait again. What was waited for already answers 127.
 status=0
@@ -179,17 +183,19 @@ def jobset(job: Launch) -> str:
     _match(home, r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", "home", "the name of a PersistentVolumeClaim")
     return _JOBSET.format(
         mark=MARK,
-        name=job.name,
+        name=_quoted(job.name),
         restarts=job.restarts,
         nodes=job.nodes,
         grace_s=SAVE_S,
         image=_quoted(job.image),
-        command=json.dumps(["shoal", *job.words], ensure_ascii=False),
+        # Kubernetes would put a variable in the place of $(NAME).
+        command=_quoted(["shoal", *(word.replace("$(", "$$(") for word in job.words)]),
         mount=_MOUNT,
         coordinator=_quoted(f"{job.name}-train-0-0.{job.name}:{PORT}"),
         port=PORT,
         gpus=job.gpus_per_node,
         home=_quoted(home),
+        index="metadata.annotations['batch.kubernetes.io/job-completion-index']",
     )
 
 
@@ -248,7 +254,7 @@ spec:
                     - name: SHOAL_PROCESS_ID
                       valueFrom:
                         fieldRef:
-                          fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+                          fieldPath: {index}
                     # Warnings of NCCL's are the least that a long run should log.
                     - name: NCCL_DEBUG
                       value: WARN
@@ -292,7 +298,7 @@ def skypilot(job: Launch) -> str:
     volumes = "" if is_path else f"volumes:\n  {_MOUNT}: {_quoted(job.home or 'shoal-home')}\n"
     return _SKYPILOT.format(
         mark=MARK,
-        name=job.name,
+        name=_quoted(job.name),
         nodes=job.nodes,
         accelerators=_quoted(f"{job.gpu}:{job.gpus_per_node}"),
         image=image,
@@ -328,7 +334,7 @@ envs:
 run: |
   first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)
   exec .venv/bin/shoal {command} \\
-    --coordinator "$first:{port}" \\
+    --coordinator "${{first}}:{port}" \\
     --num-processes "$SKYPILOT_NUM_NODES" --process-id "$SKYPILOT_NODE_RANK"
 """
 
@@ -339,5 +345,6 @@ def _only_slurm(job: Launch) -> None:
         raise ValueError(f"--{given[0]} is Slurm's; leave it out")
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _quoted(value: str | list[str]) -> str:
+    # YAML reads JSON's strings, so long as nothing in them needs \\u, which is refused before.
+    return json.dumps(value, ensure_ascii=False)
