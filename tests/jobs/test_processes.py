@@ -97,21 +97,25 @@ config = TrainConfig(num_steps=3, batch_sequences=4, sequence_tokens=8)
 processes.agree(config)          # no device has been used, no mesh is there
 heard = processes.broadcast_json({"from": me, "tuple": (1, 2)})
 made = processes.from_leader(lambda: [me, "made"])
+gathered = processes.gather({"of": me})
+mine = processes.share(["a", "b", "c"])
 processes.barrier("here")
 processes.barrier("here")
-stops = [processes.stops(asked=(me, step) == (1, 4), step=step) for step in range(1, 4)]
+stops = [processes.stops(asked=False, step=step) for step in range(1, 4)]
 
 import jax, numpy as np
 from jax.experimental import multihost_utils
+saves = []
 total = multihost_utils.process_allgather(np.float32(me + 1)).sum()
-for step in range(4, 9):
+for step in range(4, 12):
     multihost_utils.process_allgather(np.float32(step))   # a step, that needs every process
-    if processes.stops(asked=(me, step) == (1, 4), step=step):
+    saves.append(processes.stops(me == 0 and step > 3, step, f"save-{sum(saves)}"))
+    if processes.stops(asked=(me, step) == (1, 6), step=step):
         break
 processes.agree(config)
 processes.barrier("end")
 print(processes.leader, heard, made, any(stops), len(jax.devices()), jax.local_device_count())
-print(float(total), "stopped after", step)
+print(float(total), "stopped after", step, gathered, mine, [*map(int, saves)])
 """
 
 
@@ -122,7 +126,8 @@ def test_processes_agree_talk_wait_and_stop_together():
         first, second = one.out.splitlines()
         heard = "{'from': 0, 'tuple': [1, 2]} [0, 'made']"
         assert first == f"{index == 0} {heard} False 4 2"
-        assert second == "3.0 stopped after 5"
+        told = f"[{{'of': 0}}, {{'of': 1}}] {['b'] if index else ['a', 'c']}"
+        assert second == f"3.0 stopped after 7 {told} [0, 1, 0, 1]"
 
 
 DISAGREE = """
@@ -166,7 +171,7 @@ def test_what_one_refuses_all_refuse_and_waits_for_what_does_not_come_have_an_en
         assert "seed is 1 in process 1 and 0 in process 0" in disagreement
         leader = one is first
         assert refused == ("" if leader else "process 0: ") + "the corpus is damaged"
-        where = "1 s at 'shoal/3/here' for others" if leader else "0.5 s for 'shoal/4/leader'"
+        where = "1 s at 'shoal/4/here' for others" if leader else "0.5 s for 'shoal/5/leader'"
         assert waited.startswith(f"process {int(not leader)} waited {where}: ")
 
 
@@ -269,6 +274,8 @@ def test_one_process_agrees_with_itself_and_needs_no_coordinator():
     alone.agree(object())
     alone.barrier("here")
     assert alone.broadcast_json((1, 2)) == [1, 2]
+    assert alone.gather((1, 2)) == [[1, 2]]
+    assert alone.share(["a", "b"]) == ["a", "b"]
     assert not alone.stops(asked=False, step=1)
     assert alone.stops(asked=True, step=1)
     with pytest.raises(ValueError, match=r"^no$"):

@@ -131,14 +131,11 @@ class Processes:
 
         mine = {"shoal": shoal.__version__, "jax": jax.__version__, **_flat(plain(config))}
         digest = hashlib.sha256(canonical_json(mine).encode()).hexdigest()
-        key = self._key("agree")
-        _client().key_value_set(f"{key}/digest/{self.index}", digest)
-        self._meet(f"{key}/digests", timeout_s)
-        digests = dict(_client().key_value_dir_get(f"{key}/digest/"))
-        held = [digests[f"{key}/digest/{index}"] for index in range(self.count)]
+        held = self.gather(digest, timeout_s)
         others = [index for index in range(self.count) if held[index] != held[0]]
         if not others:
             return
+        key = self._key("agree")
         if self.index in (0, others[0]):
             _client().key_value_set(f"{key}/config/{self.index}", canonical_json(mine))
         first, second = (
@@ -175,10 +172,11 @@ class Processes:
 
     def gather(self, value: Any, timeout_s: float = AGREE_S) -> list[Any]:
         """Return every process's value, in JSON types, in the order of the processes."""
+        said = canonical_json(value)
         if self.count == 1:
-            return [value]
+            return [json.loads(said)]
         key = self._key("gather")
-        _client().key_value_set(f"{key}/{self.index}", canonical_json(value))
+        _client().key_value_set(f"{key}/{self.index}", said)
         self._meet(f"{key}/all", timeout_s)
         found = dict(_client().key_value_dir_get(f"{key}/"))
         return [json.loads(found[f"{key}/{index}"]) for index in range(self.count)]
