@@ -187,7 +187,16 @@ def parts_of(config: Any) -> dict[str, tuple[int, Callable[[], Any]]]:
         "+ balancing quantiles": (
             count,
             once(
-                lambda m: route.balancing_bias(m, top_k=model.top_k, num_bins=model.balance_bins),
+                lambda m: route.balancing_bias(
+                    route.count_margins(
+                        m,
+                        jnp.ones(len(m), bool),
+                        grid=None,
+                        num_bins=model.balance_bins,
+                        mesh=None,
+                    ),
+                    top_k=model.top_k,
+                ),
                 routes.margins,
             ),
         ),
@@ -207,7 +216,8 @@ def measure(name: str, steps: int) -> dict[str, Any]:
     from shoal.model.count import flops_per_token
     from shoal.recipes.quickstart import quickstart
     from shoal.train.derive import peak_rates
-    from shoal.train.step import initial_state, make_step
+    from shoal.train.state import initial_state
+    from shoal.train.step import make_step
 
     start_jax(home())
     jax.config.update("jax_enable_compilation_cache", False)

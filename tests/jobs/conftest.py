@@ -50,6 +50,12 @@ def copied(
 
 
 @pytest.fixture(autouse=True)
+def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that run in the test process see one device, as the processes that tests start do."""
+    monkeypatch.setattr("shoal.jobs.devices.visible_devices", lambda: jax.devices()[:1])
+
+
+@pytest.fixture(autouse=True)
 def _same_jax() -> Iterator[None]:
     """Jobs point jax's cache at their home; the next test's is another."""
     before = jax.config.jax_compilation_cache_dir

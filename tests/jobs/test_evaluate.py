@@ -22,7 +22,7 @@ from shoal.jobs.resolve import resolve
 from shoal.model.lm import forward, logits
 from shoal.train import checkpoint
 from shoal.train.derive import peak_rates
-from shoal.train.step import abstract_state
+from shoal.train.state import abstract_state
 
 
 class Notes(Silent):
@@ -53,7 +53,7 @@ def evaluated(run, config, prepared, progress=None):
 def one_nat(monkeypatch):
     """A model to which every token is one nat, and that says nothing."""
 
-    def scorer(config):
+    def scorer(config, mesh):
         return lambda params, inputs, targets, segments: np.ones(inputs.shape, np.float32)
 
     monkeypatch.setattr(job, "scorer", scorer)

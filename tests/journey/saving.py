@@ -19,7 +19,8 @@ def some_state(step: int = 4) -> State:
         "none": jnp.zeros((0, 4), jnp.float32),
     }
     optimizer = {"count": jnp.asarray(step, jnp.int32), "buffer": jnp.ones((2, 3), jnp.float32)}
-    return State(jnp.asarray(step, jnp.int32), params, optimizer)
+    grid = jnp.asarray([[-1.0, 2.0]])
+    return State(jnp.asarray(step, jnp.int32), params, optimizer, grid)
 
 
 def forever(run: Path) -> None:

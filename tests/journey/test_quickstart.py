@@ -76,7 +76,7 @@ def test_the_job_ends_with_a_model_that_is_scored_reported_and_on_record(whole, 
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] - 1
     assert all(line["applied"] == 1.0 for line in read_metrics(run))
-    assert all(sum(line["dropped"]) == 0 for line in read_metrics(run))
+    assert all(line["dropped/fraction"] == 0 for line in read_metrics(run))
     assert {path.name for path in (run / "evals").iterdir()} == {"20.json", f"{STEPS}.json"}
     assert verify_chain(run) == []
     for step in checkpoint.steps(run):

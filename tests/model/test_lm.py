@@ -103,8 +103,8 @@ def assert_same_model(found, expected, tolerance=SAME_MODEL):
     assert gradients.keys() == found_gradients.keys()
     for name, value in gradients.items():
         assert_near(found_gradients[name], value, tolerance, name)
-    np.testing.assert_array_equal(found_stats.counts, stats.counts)
-    assert_near(found_stats.margins, stats.margins, FLOAT32, "margins")
+    np.testing.assert_array_equal(found_stats.load, stats.load)
+    assert_near(found_stats.margins.span, stats.margins.span, FLOAT32, "margins")
 
 
 @pytest.mark.parametrize("experts", ["blocks", "dense"])
@@ -117,11 +117,13 @@ def test_routing_statistics_equal_the_oracle_in_model_order():
     _, stats = logits_function(experts="blocks")(arrays()[0])
     for layer, taken in enumerate(oracle_logits()[1]):
         counts = np.bincount(taken.experts.ravel(), minlength=SHAPE.num_experts)
-        np.testing.assert_array_equal(stats.counts[layer], counts)
-        assert_near(stats.margins[layer], taken.margins, FLOAT32, f"layer {layer}")
+        np.testing.assert_array_equal(stats.load[layer], counts)
+        span = [taken.margins.min(), taken.margins.max()]
+        assert_near(stats.margins.span[layer], span, FLOAT32, f"layer {layer}")
         shares = np.exp(taken.logits - np.log(np.exp(taken.logits).sum(1, keepdims=True)))
         assert_near(stats.entropy[layer], -np.sum(shares * np.log(shares)), FLOAT32)
-        assert stats.dropped[layer] == 0
+        assert stats.sender[layer] == stats.receiver[layer] == 0
+        assert stats.delivered[layer] == counts.sum() == stats.margins.tokens[layer] * SHAPE.top_k
 
 
 def test_loss_and_z_loss_equal_the_oracle():

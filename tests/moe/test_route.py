@@ -7,7 +7,7 @@ import pytest
 
 from oracles import moe as oracle
 from oracles.bridge import FLOAT32, assert_near, assert_slopes, quick_jit
-from shoal.moe.route import balancing_bias, route, router_logits
+from shoal.moe.route import balancing_bias, count_margins, route, router_logits
 
 NUM_EXPERTS, TOP_K = 6, 2
 
@@ -128,8 +128,14 @@ def test_bfloat16_activations_still_give_unrounded_float32_logits():
     assert_near(found, product, FLOAT32)
 
 
+def counted(margins, num_bins=oracle.HISTOGRAM_BINS, grid=None, real=None):
+    real = jnp.ones(len(margins), bool) if real is None else real
+    return count_margins(margins, real, grid=grid, num_bins=num_bins, mesh=None)
+
+
+@partial(quick_jit, static_argnames="num_bins")
 def balance(margins, num_bins=oracle.HISTOGRAM_BINS):
-    return quick_jit(partial(balancing_bias, top_k=TOP_K, num_bins=num_bins))(margins)
+    return balancing_bias(counted(margins, num_bins), top_k=TOP_K)
 
 
 def skewed_margins(num_tokens, seed):
@@ -186,7 +192,7 @@ def test_the_mean_of_the_bias_stays_zero_for_a_thousand_steps():
     def walk(draws):
         def step(bias, index):
             taken = route(draws[index % 20], bias, top_k=TOP_K, scale=2.5)
-            bias = balancing_bias(taken.margins, top_k=TOP_K, num_bins=100)
+            bias = balancing_bias(counted(taken.margins, 100), top_k=TOP_K)
             return bias, jnp.mean(bias)
 
         return jax.lax.scan(step, jnp.zeros(NUM_EXPERTS), jnp.arange(1000))

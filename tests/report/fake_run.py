@@ -110,7 +110,8 @@ def metric(step: int, noise: np.random.Generator) -> dict:
         "router/load_cv": load.std(axis=1).tolist(),
         "router/load_max": load.max(axis=1).tolist(),
         "router/bias_abs_max": [0.3 * (1 - settled) + 0.05 * layer for layer in range(NUM_LAYERS)],
-        "dropped": [0.0] * NUM_LAYERS,
+        "dropped/sender": [0.0] * NUM_LAYERS,
+        "dropped/receiver": [0.0] * NUM_LAYERS,
         "applied": 1,
     }
     for place, group in enumerate(GROUPS):

@@ -17,9 +17,10 @@ from journey.saving import some_state
 from shoal.core.files import sha256_file
 from shoal.recipes.quickstart import quickstart
 from shoal.train import checkpoint
-from shoal.train.checkpoint import census, digest, leaves_of, manifest_of, newest, prune, steps
+from shoal.train.checkpoint import manifest_of, newest, prune, steps
+from shoal.train.digest import census, digest, leaves_of
 from shoal.train.derive import peak_rates
-from shoal.train.step import abstract_state, initial_state
+from shoal.train.state import abstract_state, initial_state
 
 LINK = {"link": "of the record"}
 
@@ -105,7 +106,7 @@ def test_the_census_names_every_leaf_by_its_place_and_counts_each_byte(run):
     counted = census(some_state())
     assert list(counted) == [
         "step", "params.head", "params.none", "params.router_bias",
-        "optimizer.buffer", "optimizer.count",
+        "optimizer.buffer", "optimizer.count", "grid",
     ]  # fmt: skip
     assert counted["params.head"]["shape"] == [3, 5]
     assert counted["step"] == {**counted["optimizer.count"], "shape": []}

@@ -27,7 +27,8 @@ def config_of(**settings):
 
 
 def first_state():
-    return State(jnp.zeros((), jnp.int32), {"w": jnp.ones(3)}, {"count": jnp.zeros((), jnp.int32)})
+    count, grid = jnp.zeros((), jnp.int32), jnp.zeros((1, 2))
+    return State(jnp.zeros((), jnp.int32), {"w": jnp.ones(3)}, {"count": count}, grid)
 
 
 LIKE = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), first_state())
@@ -42,9 +43,11 @@ def step(state, batch):
         "loss": total,
         "applied": finite.astype(jnp.float32),
         "router/load": jnp.ones((2, 3)),
-        "dropped": jnp.zeros(2, jnp.int32),
+        "dropped/sender": jnp.zeros(2, jnp.int32),
+        "dropped/receiver": jnp.zeros(2, jnp.int32),
     }
-    return State(state.step + 1, {"w": w}, {"count": state.optimizer["count"] + 1}), metrics
+    count = {"count": state.optimizer["count"] + 1}
+    return State(state.step + 1, {"w": w}, count, state.grid), metrics
 
 
 class Data:

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 
 def at_least_float32(dtype: Any) -> Any:
@@ -12,7 +12,7 @@ def at_least_float32(dtype: Any) -> Any:
     return dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
 
 
-def along_last(vector: Float[Array, " D"], like: Float[Array, "*batch D"]) -> Array:
+def along_last(vector: Shaped[Array, " D"], like: Float[Array, "*batch D"]) -> Array:
     """Shape a vector so that it broadcasts over the last axis of `like`."""
     return vector.reshape((1,) * (like.ndim - 1) + vector.shape)
 

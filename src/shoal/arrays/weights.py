@@ -126,27 +126,36 @@ def specs_of(described: Any) -> list[WeightSpec]:
 
 
 def initialize(described: Any, *, std: float, seed: int) -> Any:
-    """Draw every parameter as a float32 numpy array.
+    """Draw every parameter as a float32 numpy array."""
+    return jax.tree.map(lambda spec: draw(spec, std=std, seed=seed), described)
+
+
+def draw(
+    spec: WeightSpec, *, std: float, seed: int, index: tuple[slice, ...] | None = None
+) -> np.ndarray:
+    """Draw a parameter, or the part of it that an index names, as a float32 numpy array.
 
     Each matrix has a random stream of its own, keyed by (seed, name, index in the batch axes), so
     that a value depends neither on the mesh nor on how many layers or experts stand beside it.
     numpy, because compiling many differently shaped draws costs more than drawing.
     """
-    return jax.tree.map(lambda spec: _draw(spec, std, seed), described)
-
-
-def _draw(spec: WeightSpec, std: float, seed: int) -> np.ndarray:
+    cut = (slice(None),) * len(spec.shape) if index is None else index
+    ranges = [range(*part.indices(size)) for part, size in zip(cut, spec.shape, strict=True)]
+    shape = tuple(map(len, ranges))
     if spec.init == "ones":
-        return np.ones(spec.shape, np.float32)
-    values = np.zeros(spec.shape, np.float32)
+        return np.ones(shape, np.float32)
+    values = np.zeros(shape, np.float32)
     if spec.init == "first_tap":
-        values[..., 0, :] = 1.0
+        whole = np.zeros(spec.shape, np.float32)
+        whole[..., 0, :] = 1.0
+        values[...] = whole[cut]
     elif spec.init == "normal":
-        for index in np.ndindex(spec.shape[:-2]):
-            place = "/".join(map(str, (seed, spec.name, *index)))
-            key = np.frombuffer(hashlib.sha256(place.encode()).digest()[:16], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=key))
-            values[index] = std * _truncated_normal(generator, spec.shape[-2:])
+        for place in np.ndindex(shape[:-2]):
+            numbers = (ranges[axis][at] for axis, at in enumerate(place))
+            key = "/".join(map(str, (seed, spec.name, *numbers)))
+            stream = np.frombuffer(hashlib.sha256(key.encode()).digest()[:16], np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=stream))
+            values[place] = std * _truncated_normal(generator, spec.shape[-2:])[cut[-2:]]
     return values
 
 

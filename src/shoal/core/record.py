@@ -150,6 +150,26 @@ class Record:
         self.close()
 
 
+class Spectator(Record):
+    """The record of a process that writes none, because another of its run does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.attempt = 0
+
+    def metric(self, step: int, values: Mapping[str, Any]) -> None:
+        del step, values
+
+    def event(self, kind: str, **fields: object) -> None:
+        del kind, fields
+
+    def link(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """One line per step, ascending; of several attempts at a step, the highest.
 

@@ -99,8 +99,8 @@ def _map(
     return np.asarray(np.memmap(path, dtype, mode="r"))
 
 
-def batch_at(store: TokenStore, order: Order, step: int) -> Batch:
-    """The batch of a step.
+def batch_at(store: TokenStore, order: Order, step: int, rows: slice = slice(None)) -> Batch:
+    """The batch of a step, or some rows of it.
 
     Raises:
         ValueError: the store holds a token id outside the vocabulary.
@@ -108,16 +108,17 @@ def batch_at(store: TokenStore, order: Order, step: int) -> Batch:
     assert order.unit_tokens == store.unit_tokens, "the order was built for another store"
     found = order.locate_step(step)
     size = order.phase(step).sequence_tokens
-    starts = found.unit * order.unit_tokens + found.slice * size
+    starts = (found.unit * order.unit_tokens + found.slice * size)[rows]
     block = np.empty((len(starts), size + 1), np.int32)
-    for row, (cell, start) in enumerate(zip(found.cell.tolist(), starts.tolist(), strict=True)):
+    cells = found.cell[rows].tolist()
+    for row, (cell, start) in enumerate(zip(cells, starts.tolist(), strict=True)):
         stream = store.streams[found.cells[cell]]
         if start:
             block[row] = stream[start - 1 : start + size]
         else:
             block[row, 0] = store.eos
             block[row, 1:] = stream[:size]
-    _check_ids(store, order, step, block)
+    _check_ids(store, order, step, block, range(len(found.cell))[rows].start)
     inputs, targets = block[:, :-1].copy(), block[:, 1:].copy()
     begins = inputs == store.eos
     begins[:, 0] = False
@@ -126,13 +127,13 @@ def batch_at(store: TokenStore, order: Order, step: int) -> Batch:
 
 
 def _check_ids(
-    store: TokenStore, order: Order, step: int, block: Int32[np.ndarray, "B S1"]
+    store: TokenStore, order: Order, step: int, block: Int32[np.ndarray, "B S1"], first: int
 ) -> None:
     # uint32 ids beyond int32 turn negative, so both ends count.
     wrong = (block < 0) | (block >= store.vocab_size)
     if wrong.any():
         row = int(np.argmax(wrong.any(axis=1)))
-        where = order.locate(step, row)
+        where = order.locate(step, first + row)
         path = store.folder / "cells" / f"{where.cell}.bin"
         raise ValueError(
             f"{path}: unit {where.unit} holds token id {block[row][wrong[row]][0]}, but the "

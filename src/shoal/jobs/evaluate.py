@@ -11,6 +11,7 @@ from shoal.core.progress import Progress, progress_for
 from shoal.core.record import Record, read_events
 from shoal.data.tokenize import EOS_ID
 from shoal.eval.domains import compressors, evaluate, limit_bytes
+from shoal.jobs.devices import mesh_or_none
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.runs import check_corpus, find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
@@ -33,23 +34,35 @@ def evaluate_at(
     config: Config, folder: Path, prepared: Prepared, step: int | None, progress: Progress
 ) -> dict[str, Any]:
     """Evaluate a checkpoint, the newest if None; it is on record as part of the last attempt."""
-    state = restored(folder, config, step)
+    mesh = mesh_or_none(config, progress)
+    state = restored(folder, config, step, mesh)
     attempt = max((event["attempt"] for event in read_events(folder)), default=1)
     with folder_lock(folder), Record.open(folder, attempt=attempt) as record:
-        evaluator(config, folder, prepared, record, progress)(state)
+        evaluator(config, folder, prepared, record, progress, mesh)(state)
     return json.loads((folder / EVALS / f"{int(state.step)}.json").read_text())
 
 
 def evaluator(
-    config: Config, folder: Path, prepared: Prepared, record: Record, progress: Progress
+    config: Config,
+    folder: Path,
+    prepared: Prepared,
+    record: Record,
+    progress: Progress,
+    mesh: Any = None,
 ) -> Callable[[Any], None]:
     """Return a function of the state that writes `samples/STEP.json` and `evals/STEP.json`.
 
     A set of which nothing is held out is left out of the file; so may be all of them. The scores
-    are written last: where they are, the evaluation was whole.
+    are written last: where they are, the evaluation was whole. Of several processes all compute,
+    and the first writes.
+
+    Args:
+        mesh: where the state stands.
     """
+    import jax
+
     tokenizer = prepared.tokenizer()
-    nats = scorer(config)
+    nats = scorer(config, mesh)
     compressed: dict[str, dict[str, dict[str, float]]] = {}
 
     def encode(texts: list[str]) -> list[list[int]]:
@@ -80,6 +93,8 @@ def evaluator(
         if not sets:
             progress.note("nothing is held out of this corpus, so nothing is scored")
         texts = samples(state, config, tokenizer)
+        if jax.process_index() > 0:
+            return
         write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
         found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
         write_atomic(folder / EVALS / f"{step}.json", json.dumps(found, indent=1))
@@ -89,29 +104,30 @@ def evaluator(
     return run
 
 
-def scorer(config: Config) -> Callable[[Any, Any, Any, Any], Any]:
-    """Return (params, inputs, targets, segments) -> nats per target, compiled once."""
+def scorer(config: Config, mesh: Any = None) -> Callable[[Any, Any, Any, Any], Any]:
+    """Return (params, inputs, targets, segments) -> nats per target, compiled once.
+
+    Rows travel by `local`, whatever the run trains with: an evaluation drops nothing.
+    """
     import jax
     import jax.numpy as jnp
 
-    from shoal.model.lm import forward
-    from shoal.model.loss import token_loss
+    from shoal.arrays.mesh import over_rows, whole
+    from shoal.model.lm import On, losses
 
-    model, context = config.model, config.train.sequence_tokens
+    model, context, on = config.model, config.train.sequence_tokens, On(mesh=mesh)
+    gives: dict[str, Any] = {} if mesh is None else {"out_shardings": whole(mesh)}
 
-    @jax.jit
-    def nats(params: Any, inputs: Any, targets: Any, segments: Any) -> Any:
-        hidden, _ = forward(params, inputs, segments, model, context=context)
-        found = token_loss(
-            hidden.reshape(-1, hidden.shape[-1]),
-            params.head,
-            targets.reshape(-1),
-            block_vocab=model.loss_block_vocab,
-            block_above_bytes=model.loss_block_above_bytes,
-        )
-        return found.nats.reshape(targets.shape).astype(jnp.float32)
+    def score(params: Any, inputs: Any, targets: Any, segments: Any) -> Any:
+        found, _ = losses(params, inputs, targets, segments, model, context=context, on=on)
+        return found.nats.astype(jnp.float32)
 
-    return lambda *arguments: jax.device_get(nats(*arguments))
+    jitted = jax.jit(score, **gives)
+
+    def nats(params: Any, *rows: Any) -> Any:
+        return jax.device_get(jitted(params, *(over_rows(array, mesh) for array in rows)))
+
+    return nats
 
 
 def samples(state: Any, config: Config, tokenizer: Any) -> list[dict[str, Any]]:

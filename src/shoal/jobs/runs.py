@@ -64,17 +64,20 @@ def read_config(folder: Path) -> Config:
         raise ValueError(_unreadable(folder, error)) from error
 
 
-def restored(folder: Path, config: Config, step: int | None = None) -> Any:
+def restored(folder: Path, config: Config, step: int | None = None, mesh: Any = None) -> Any:
     """Load the `State` of a run's checkpoint, the newest by default, as its config shapes it.
+
+    Args:
+        mesh: where to put it; None is this machine's first device, whatever the run had.
 
     Raises:
         ValueError: there is no such checkpoint, or its bytes are not those that were saved.
     """
     from shoal.train import checkpoint
-    from shoal.train.step import abstract_state
+    from shoal.train.state import abstract_state
 
     step = checkpoint.newest(folder) if step is None else step
-    return checkpoint.restore(folder, step, abstract_state(config, peak_rates(config)))
+    return checkpoint.restore(folder, step, abstract_state(config, peak_rates(config), mesh))
 
 
 def check_corpus(folder: Path, prepared: Prepared) -> None:

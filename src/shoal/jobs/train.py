@@ -6,35 +6,61 @@ from typing import Any
 
 from shoal.core.config import fingerprint
 from shoal.core.files import folder_lock, home
-from shoal.core.progress import Progress, progress_for
-from shoal.core.record import Record, read_events, verify_link
+from shoal.core.progress import Progress, Silent, progress_for
+from shoal.core.record import Record, Spectator, read_events, verify_link
 from shoal.data.load import TokenStore, batch_at
 from shoal.data.order import Order, Phase
+from shoal.jobs.devices import Devices, devices_of
 from shoal.jobs.evaluate import EVALS, evaluator
 from shoal.jobs.prepare import Prepared, prepare
+from shoal.jobs.processes import Processes, start_processes
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import begin, new_environment, run_folder
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
 from shoal.train.derive import peak_rates
 
+_PREPARE_S = 7 * 24 * 3600.0
 _SPEED = ("first_loss_s", "seconds", "tokens_per_s")
 
 
 def train(
-    recipe: str, overrides: Sequence[str] = (), run: str | None = None, change: str | None = None
+    recipe: str,
+    overrides: Sequence[str] = (),
+    run: str | None = None,
+    change: str | None = None,
+    *,
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
 ) -> dict[str, Any]:
     """Train a recipe from the beginning, or from its newest complete checkpoint.
 
     Args:
         run: name or folder; the recipe's own name by default.
         change: why numerics differ from those that the run had before.
+        coordinator: HOST:PORT of process 0, with `num_processes` and `process_id`, where this is
+            one of several processes and the cluster does not say so.
     """
     config = resolve(recipe, overrides)
     start_jax(home())
-    progress = progress_for()
-    prepared = prepare(config.data.corpus, home(), progress)
-    return train_config(config, run_folder(run or config.name), prepared, progress, change=change)
+    processes = start_processes(coordinator, num_processes, process_id)
+    progress = progress_for() if processes.leader else Silent()
+    if processes.count > 1:
+        progress.note(processes.origin)
+    processes.agree(config)
+    prepared = _prepared(config, processes, progress)
+    folder = run_folder(run or config.name)
+    return train_config(config, folder, prepared, progress, change=change, processes=processes)
+
+
+def _prepared(config: Config, processes: Processes, progress: Progress) -> Prepared:
+    """Prepare the corpus in one process; the others find it made."""
+    made: list[Prepared] = []
+    processes.from_leader(
+        lambda: made.append(prepare(config.data.corpus, home(), progress)), _PREPARE_S
+    )
+    return made[0] if made else prepare(config.data.corpus, home(), progress)
 
 
 def order_of(config: Config, store: TokenStore) -> Order:
@@ -64,16 +90,28 @@ def train_config(
     progress: Progress,
     *,
     change: str | None = None,
+    processes: Processes | None = None,
 ) -> dict[str, Any]:
     """Train a config in a run folder; says what happened, and whether it was done already.
 
     The caller has called `runtime.start_jax`, before anything that starts threads.
+
+    Args:
+        processes: of this run, all of which call this; None is this one alone.
     """
+    together = Processes(0, 1, "one process") if processes is None else processes
+    devices = devices_of(config)
     store = TokenStore.open(prepared.store)
     order = order_of(config, store)
+    if not together.leader:
+        together.from_leader(lambda: None)
+        record = Spectator(folder)
+        return _run(config, folder, store, order, prepared, record, progress, devices, together)
     with folder_lock(folder), Record.open(folder) as record:
-        begin(folder, config, prepared, record, change=change)
-        return _run(config, folder, store, order, prepared, record, progress)
+        together.from_leader(lambda: begin(folder, config, prepared, record, change=change))
+        for line in devices.lines:
+            progress.note(line)
+        return _run(config, folder, store, order, prepared, record, progress, devices, together)
 
 
 def _run(
@@ -84,49 +122,87 @@ def _run(
     prepared: Prepared,
     record: Record,
     progress: Progress,
+    devices: Devices,
+    together: Processes,
 ) -> dict[str, Any]:
     from shoal.train import checkpoint, loop
-    from shoal.train.step import abstract_state, as_batch, initial_state, make_step
+    from shoal.train.state import global_batch, shardings
+    from shoal.train.step import make_step
 
-    peak = peak_rates(config)
-    checkpoint.remove_unfinished(folder)
-    done = checkpoint.steps(folder)
-    if done and done[-1] >= config.train.num_steps:
-        checkpoint.manifest_of(folder, done[-1])
+    peak, mesh = peak_rates(config), devices.mesh
+    done = together.from_leader(lambda: _standing(folder))
+    if done is not None and done >= config.train.num_steps:
+        checkpoint.manifest_of(folder, done)
         if not _finishes(folder):  # killed between the last checkpoint and this event
-            record.event("finish", step=done[-1])
-        progress.note(f"run {folder.name}: finished before at step {done[-1]}, reused")
-        return {"run": str(folder), "step": done[-1], "reused": True, **finish_of(folder)}
-    if done:
-        state = checkpoint.restore(folder, done[-1], abstract_state(config, peak))
-        record.event("resume", step=done[-1], **new_environment(folder))
-        _compare_record(folder, done[-1], record, progress)
-        progress.note(f"run {folder.name}: goes on from step {done[-1]}")
-    else:
-        reached = [e["step"] for e in read_events(folder) if e["kind"] == "checkpoint"]
-        if reached:
-            raise ValueError(
-                f"run {folder.name} had a checkpoint at step {reached[-1]} and has none now;"
-                f" restore {folder / checkpoint.CHECKPOINTS}, or remove {folder} to begin anew"
-            )
-        state = initial_state(config, peak)
-    evaluate = evaluator(config, folder, prepared, record, progress)
-    if done and _lacks_scores(config, folder, done[-1]):
+            record.event("finish", step=done)
+        progress.note(f"run {folder.name}: finished before at step {done}, reused")
+        return {"run": str(folder), "step": done, "reused": True, **finish_of(folder)}
+    state = _state(config, folder, done, mesh, record, progress, together)
+    evaluate = evaluator(config, folder, prepared, record, progress, mesh)
+    if done is not None and together.from_leader(lambda: _lacks_scores(config, folder, done)):
         evaluate(state)
+    num_rows, length = config.train.batch_sequences, config.train.sequence_tokens
     outcome = loop.train(
         config,
-        make_step(config, peak),
+        make_step(config, peak, mesh),
         state,
-        lambda index: as_batch(batch_at(store, order, index)),
+        lambda index: global_batch(
+            mesh, num_rows, length, lambda rows: batch_at(store, order, index, rows)
+        ),
         folder=folder,
         record=record,
         progress=progress,
         facts={"fingerprint": fingerprint(config), "tokens_per_step": config.train.tokens_per_step},
         every={config.eval.every_steps: evaluate},
+        places=shardings(config, peak, mesh),
+        together=together,
     )
     facts = {name: getattr(outcome, name) for name in ("num_steps", *_SPEED)}
     record.event("finish", step=config.train.num_steps, **facts)
     return {"run": str(folder), "step": config.train.num_steps, "reused": False, **facts}
+
+
+def _standing(folder: Path) -> int | None:
+    """Return the newest complete step of a run, None if it has not come to one.
+
+    Raises:
+        ValueError: it had one, says its record, and has none now.
+    """
+    from shoal.train import checkpoint
+
+    checkpoint.remove_unfinished(folder)
+    done = checkpoint.steps(folder)
+    reached = [e["step"] for e in read_events(folder) if e["kind"] == "checkpoint"]
+    if reached and not done:
+        raise ValueError(
+            f"run {folder.name} had a checkpoint at step {reached[-1]} and has none now;"
+            f" restore {folder / checkpoint.CHECKPOINTS}, or remove {folder} to begin anew"
+        )
+    return done[-1] if done else None
+
+
+def _state(
+    config: Config,
+    folder: Path,
+    done: int | None,
+    mesh: Any,
+    record: Record,
+    progress: Progress,
+    together: Processes,
+) -> Any:
+    """Return the state to go on from: of a checkpoint, or of step 0."""
+    from shoal.train import checkpoint
+    from shoal.train.state import abstract_state, initial_state
+
+    peak = peak_rates(config)
+    if done is None:
+        return initial_state(config, peak, mesh)
+    state = checkpoint.restore(folder, done, abstract_state(config, peak, mesh), together)
+    if together.leader:
+        record.event("resume", step=done, **new_environment(folder))
+        _compare_record(folder, done, record, progress)
+    progress.note(f"run {folder.name}: goes on from step {done}")
+    return state
 
 
 def _compare_record(folder: Path, step: int, record: Record, progress: Progress) -> None:

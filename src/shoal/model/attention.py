@@ -7,12 +7,16 @@ rows of one matrix product are 3 to 8 times faster than a masked S x S product; 
 """
 
 import math
+from functools import partial
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shoal.arrays.config import CONTEXT
+from shoal.arrays.mesh import Placing, degrees_of, on_each_device, tokens_at
 from shoal.arrays.ops import at_least_float32, matmul, unit_rms
 from shoal.arrays.weights import Weight, weight
 from shoal.model.config import ModelConfig
@@ -43,6 +47,7 @@ def attention(
     *,
     kind: str,
     context: int,
+    mesh: Placing = None,
 ) -> Float[Array, "B S D"]:
     """One attention branch.
 
@@ -68,7 +73,11 @@ def attention(
     q = q * jnp.asarray(config.query_scale(context) / math.sqrt(head_dim), q.dtype)
 
     window = config.window if kind == "local" else None
-    y = attend(q, k, v, segments, window=window, chunk=config.attention_chunk)
+    if attention_kind(config) == "kernel":
+        y = kernel_attend(q, k, v, segments, window=window)
+    else:
+        chunk = config.attention_chunk
+        y = spread_attend(q, k, v, segments, window=window, chunk=chunk, mesh=mesh)
     y = exclude_self(y, v)
     gate = 2.0 * jax.nn.sigmoid(matmul(x, p.head_gate))
     y = (y * gate[..., None]).reshape(batch, length, num_heads * head_dim)
@@ -100,7 +109,42 @@ def exclude_self(y: Float[Array, "B S N H"], v: Float[Array, "B S M H"]) -> Floa
     return (grouped - along / (squared + _XSA_EPS) * own).reshape(y.shape).astype(y.dtype)
 
 
-def attend(
+def attention_kind(config: ModelConfig) -> str:
+    """Return the form of attention on this platform; `auto` takes the kernel on a GPU in bf16."""
+    if config.attention != "auto":
+        return config.attention
+    fast = jax.default_backend() == "gpu" and config.compute_dtype == "bfloat16"
+    return "kernel" if fast else "chunks"
+
+
+def kernel_attend(
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B S M H"],
+    v: Float[Array, "B S M H"],
+    segments: Int[Array, "B S"],
+    *,
+    window: int | None,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "B S N H"]:
+    """`attend` by the platform's fused kernel; segments are told by a mask of B * S * S booleans.
+
+    Args:
+        implementation: `xla` is the same call without the kernel.
+    """
+    same = segments[:, None, :, None] == segments[:, None, None, :]
+    return jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        mask=same,
+        scale=1.0,
+        is_causal=True,
+        local_window_size=None if window is None else (window - 1, 0),
+        implementation=implementation,
+    )
+
+
+def spread_attend(
     q: Float[Array, "B S N H"],
     k: Float[Array, "B S M H"],
     v: Float[Array, "B S M H"],
@@ -108,20 +152,50 @@ def attend(
     *,
     window: int | None,
     chunk: int,
+    mesh: Placing,
+) -> Float[Array, "B S N H"]:
+    """Attend on a mesh: with the sequence cut, each piece's queries see the keys of all pieces."""
+    attend_here = partial(attend, window=window, chunk=chunk)
+    if degrees_of(mesh)[CONTEXT] == 1:
+        return attend_here(q, k, v, segments)
+
+    def piece(q: Array, k: Array, v: Array, segments: Array) -> Array:
+        first = jax.lax.axis_index(CONTEXT) * q.shape[1]
+        k, v, every = (jax.lax.all_gather(a, CONTEXT, axis=1, tiled=True) for a in (k, v, segments))
+        return attend_here(q, k, v, every, first=first)
+
+    assert mesh is not None
+    tokens = tokens_at(mesh).spec
+    return on_each_device(piece, mesh, (tokens,) * 4, tokens)(q, k, v, segments)
+
+
+def attend(
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B X M H"],
+    v: Float[Array, "B X M H"],
+    segments: Int[Array, "B X"],
+    *,
+    window: int | None,
+    chunk: int,
+    first: Int[Array, ""] | None = None,
 ) -> Float[Array, "B S N H"]:
     """Causal softmax attention inside segments; `q` carries the scale.
 
     Args:
         window: a query at t sees keys t - window + 1 .. t; None sees the whole segment.
         chunk: queries per chunk.
+        first: the position of the first query among the keys, where the queries are a piece of the
+            sequence; None where they are all of it.
     """
     batch, length, num_heads, head_dim = q.shape
     kv_heads = k.shape[2]
     folded = q.reshape(batch, length, kv_heads, num_heads // kv_heads, head_dim)
     folded = folded.transpose(0, 2, 3, 1, 4)
     k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
-    run = _static_chunks if -(-length // chunk) <= _MAX_STATIC_CHUNKS else _looped_chunks
-    y = run(folded, k, v, segments, window, chunk)
+    if first is None and -(-length // chunk) <= _MAX_STATIC_CHUNKS:
+        y = _static_chunks(folded, k, v, segments, window, chunk)
+    else:
+        y = _looped_chunks(folded, k, v, segments, window, chunk, first)
     return y.transpose(0, 3, 1, 2, 4).reshape(batch, length, num_heads, head_dim)
 
 
@@ -154,38 +228,41 @@ def _static_chunks(
 
 def _looped_chunks(
     q: Float[Array, "B M G S H"],
-    k: Float[Array, "B M S H"],
-    v: Float[Array, "B M S H"],
-    segments: Int[Array, "B S"],
+    k: Float[Array, "B M X H"],
+    v: Float[Array, "B M X H"],
+    segments: Int[Array, "B X"],
     window: int | None,
     chunk: int,
+    first: Int[Array, ""] | None,
 ) -> Float[Array, "B M G S H"]:
-    length = q.shape[3]
-    tail = -length % chunk
+    num_queries, num_keys = q.shape[3], k.shape[2]
+    tail = -num_queries % chunk
     before = 0 if window is None else window - 1
-    span = length + tail if window is None else before + chunk
+    span = num_keys + tail if window is None else before + chunk
     q = jnp.pad(q, ((0, 0), (0, 0), (0, 0), (0, tail), (0, 0)))
     k, v = (jnp.pad(a, ((0, 0), (0, 0), (before, tail), (0, 0))) for a in (k, v))
     query_segments = jnp.pad(segments, ((0, 0), (0, tail)), constant_values=-1)
     key_segments = jnp.pad(segments, ((0, 0), (before, tail)), constant_values=-2)
+    first = jnp.zeros((), jnp.arange(0).dtype) if first is None else first
 
     @jax.checkpoint
     def one(start: Int[Array, ""]) -> Float[Array, "B M G C H"]:
-        first = jnp.zeros_like(start) if window is None else start
+        place = first + start
+        low = jnp.zeros_like(place) if window is None else place
         return _attend_chunk(
             jax.lax.dynamic_slice_in_dim(q, start, chunk, axis=3),
-            jax.lax.dynamic_slice_in_dim(k, first, span, axis=2),
-            jax.lax.dynamic_slice_in_dim(v, first, span, axis=2),
-            jax.lax.dynamic_slice_in_dim(query_segments, start, chunk, axis=1),
-            jax.lax.dynamic_slice_in_dim(key_segments, first, span, axis=1),
-            start + jnp.arange(chunk),
-            first - before + jnp.arange(span),
+            jax.lax.dynamic_slice_in_dim(k, low, span, axis=2),
+            jax.lax.dynamic_slice_in_dim(v, low, span, axis=2),
+            jax.lax.dynamic_slice_in_dim(query_segments, place, chunk, axis=1),
+            jax.lax.dynamic_slice_in_dim(key_segments, low, span, axis=1),
+            place + jnp.arange(chunk),
+            low - before + jnp.arange(span),
             window,
         )
 
-    chunks = jax.lax.map(one, jnp.arange(0, length + tail, chunk))
+    chunks = jax.lax.map(one, jnp.arange(0, num_queries + tail, chunk))
     joined = jnp.moveaxis(chunks, 0, 3)
-    return joined.reshape(*joined.shape[:3], length + tail, -1)[:, :, :, :length]
+    return joined.reshape(*joined.shape[:3], num_queries + tail, -1)[:, :, :, :num_queries]
 
 
 def _attend_chunk(

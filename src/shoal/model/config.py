@@ -54,6 +54,8 @@ class ModelConfig:
     remat: bool = numerics(False)
     experts: Literal["auto", "blocks", "dense", "ragged"] = numerics("auto")
     block_rows: int = numerics(64)
+    # `kernel` is cuDNN's; it computes in bfloat16 alone.
+    attention: Literal["auto", "chunks", "kernel"] = numerics("auto")
     attention_chunk: int = numerics(64)
     loss_block_vocab: int = numerics(8192)
     loss_block_above_bytes: int = numerics(512_000_000)
@@ -86,6 +88,11 @@ class ModelConfig:
                 f"model.top_k={self.top_k} must be below num_experts={self.num_experts}: the cutoff"
                 " is the next biased score after the chosen ones"
             )
+        if self.attention == "kernel" and self.compute_dtype != "bfloat16":
+            raise ValueError(
+                f"model.attention=kernel computes in bfloat16, not {self.compute_dtype}; set"
+                " model.compute_dtype=bfloat16 or model.attention=chunks"
+            )
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
             raise ValueError(
                 f"model.rotary_dim={self.rotary_dim} must be even and at most"
@@ -113,6 +120,8 @@ class ModelConfig:
         return {
             "vocab": self.vocab_size,
             "embed": self.embed_dim,
+            "channel": self.embed_dim,
+            "choice": self.num_experts,
             "rank": self.gate_rank,
             "heads": self.num_heads,
             "query": self.num_heads * self.head_dim,

@@ -12,7 +12,7 @@ from shoal.arrays.weights import Weight, weight
 class GatedNorm(eqx.Module):
     """RMSNorm followed by a low-rank sigmoid gate (arXiv 2601.22966)."""
 
-    gain: Weight = weight("embed", init="ones", group="adam")
+    gain: Weight = weight("channel", init="ones", group="adam")
     down: Weight = weight("embed", "rank")
     up: Weight = weight("rank", "embed")
 

@@ -33,14 +33,20 @@ class ExpertWeights(eqx.Module):
     down: Weight = weight("expert", "expert_ffn", "latent")
 
 
+def expert_kind(kind: str) -> str:
+    """Return the form that a name means on this platform; `auto` picks."""
+    if kind != "auto":
+        return kind
+    return "blocks" if jax.default_backend() == "cpu" else "ragged"
+
+
 def expert_compute(kind: str, *, block_rows: int) -> Compute:
     """Return the compute function of a name; `auto` picks by platform.
 
     Raises:
         ValueError: no such form.
     """
-    if kind == "auto":
-        kind = "blocks" if jax.default_backend() == "cpu" else "ragged"
+    kind = expert_kind(kind)
     forms: dict[str, Compute] = {
         "blocks": partial(blocks, block_rows=block_rows),
         "ragged": ragged,
@@ -59,9 +65,10 @@ def dense(
     rows = _owned(rows, group_sizes)
     inner = jax.nn.silu(jnp.einsum("rl,elf->erf", rows, gate))
     inner = inner * jnp.einsum("rl,elf->erf", rows, up)
-    ends = jnp.cumsum(group_sizes)
-    index = jnp.arange(rows.shape[0])[None, :]
-    mine = (index < ends[:, None]) & (index >= (ends - group_sizes)[:, None])
+    sizes = group_sizes.astype(jnp.int32)
+    ends = jnp.cumsum(sizes, dtype=jnp.int32)
+    index = jnp.arange(rows.shape[0], dtype=jnp.int32)[None, :]
+    mine = (index < ends[:, None]) & (index >= (ends - sizes)[:, None])
     inner = jnp.where(mine[:, :, None], inner, jnp.zeros_like(inner))
     return _owned(jnp.einsum("erf,efl->rl", inner, down), group_sizes)
 
@@ -120,20 +127,22 @@ def block_layout(
     """
     num_experts = group_sizes.shape[0]
     num_blocks = -(-num_rows // block_rows) + num_experts
-    row_ends = jnp.cumsum(group_sizes)
-    row_starts = row_ends - group_sizes
-    block_ends = jnp.cumsum(-(-group_sizes // block_rows))
-    block_starts = block_ends - (-(-group_sizes // block_rows))
+    sizes = group_sizes.astype(jnp.int32)
+    row_ends = jnp.cumsum(sizes, dtype=jnp.int32)
+    row_starts = row_ends - sizes
+    blocks_of = -(-sizes // block_rows)
+    block_ends = jnp.cumsum(blocks_of, dtype=jnp.int32)
+    block_starts = block_ends - blocks_of
 
-    block = jnp.arange(num_blocks)
+    block = jnp.arange(num_blocks, dtype=jnp.int32)
     expert = jnp.searchsorted(block_ends, block, side="right")
     block_expert = jnp.minimum(expert, num_experts - 1)
     first = row_starts[block_expert] + (block - block_starts[block_expert]) * block_rows
-    row = first[:, None] + jnp.arange(block_rows)[None, :]
+    row = first[:, None] + jnp.arange(block_rows, dtype=jnp.int32)[None, :]
     inside = (row < row_ends[block_expert][:, None]) & (expert < num_experts)[:, None]
     to_row = jnp.where(inside, row, num_rows).reshape(-1)
 
-    index = jnp.arange(num_rows)
+    index = jnp.arange(num_rows, dtype=jnp.int32)
     owner = jnp.searchsorted(row_ends, index, side="right")
     owner = jnp.minimum(owner, num_experts - 1)
     to_slot = block_starts[owner] * block_rows + index - row_starts[owner]

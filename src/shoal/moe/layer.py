@@ -25,9 +25,9 @@ from shoal.arrays.mesh import (
 )
 from shoal.arrays.ops import matmul, rms_norm
 from shoal.arrays.weights import Weight, part, weight
+from shoal.moe.carry import Capacity, Carry
 from shoal.moe.experts import Compute, ExpertWeights
 from shoal.moe.route import Histogram, count_margins, route, router_logits
-from shoal.moe.transport import Capacity, Carry
 
 
 class SharedWeights(eqx.Module):
@@ -164,6 +164,20 @@ def _routed(
         delivered=total(tally.delivered),
     )
     return y.reshape(z.shape), stats
+
+
+def add_stats(one: RoutingStats, other: RoutingStats) -> RoutingStats:
+    """Join the statistics of two batches whose margins were counted on one grid, `other`'s."""
+    span = jnp.stack(
+        [
+            jnp.minimum(one.margins.span[..., 0], other.margins.span[..., 0]),
+            jnp.maximum(one.margins.span[..., 1], other.margins.span[..., 1]),
+        ],
+        axis=-1,
+    )
+    total = jax.tree.map(jnp.add, one, other)
+    margins = total.margins._replace(grid=other.margins.grid, span=span)
+    return total._replace(margins=margins)
 
 
 def shared_experts(p: SharedWeights, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:

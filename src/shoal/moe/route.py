@@ -5,13 +5,13 @@ Selection uses biased logits, combination unbiased ones. The bias of the next st
 biased cutoff (the next score after the chosen K). No auxiliary loss.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from shoal.arrays.mesh import Placing, over_all
 from shoal.arrays.ops import at_least_float32
 
 _WEIGHT_FLOOR = 1e-9
@@ -27,8 +27,8 @@ class Routes(NamedTuple):
 
 
 def router_logits(
-    x: Float[Array, "T D"], router: Float[Array, "D E"], *, round_bf16: bool
-) -> Float[Array, "T E"]:
+    x: Float[Array, "*batch D"], router: Float[Array, "D E"], *, round_bf16: bool
+) -> Float[Array, "*batch E"]:
     """Product in the operands' dtype with float32 (or wider) accumulation and output.
 
     Args:
@@ -59,28 +59,85 @@ def route(
     return Routes(expert_ids=ids, weights=weights, margins=unbiased - values[:, top_k:])
 
 
-def balancing_bias(
-    margins: Float[Array, "T E"], *, top_k: int, num_bins: int
-) -> Float[Array, " E"]:
+class Histogram(NamedTuple):
+    """Margins of the global batch, counted per expert on one shared grid.
+
+    `grid` is the [lowest, highest] edge of the bins, `span` the lowest and highest margin that was
+    met, `counts` how many margins lie in each of the equal bins (those outside in the edge bins),
+    `tokens` how many tokens were counted.
+    """
+
+    grid: Float[Array, "2"]
+    span: Float[Array, "2"]
+    counts: Int[Array, "E bins"]
+    tokens: Int[Array, ""]
+
+
+def count_margins(
+    margins: Float[Array, "T E"],
+    real: Bool[Array, " T"],
+    *,
+    grid: Float[Array, "2"] | None,
+    num_bins: int,
+    mesh: Placing,
+) -> Histogram:
+    """Count the margins of this device's real tokens, summed over all devices.
+
+    Args:
+        grid: edges to count on; None counts on the span of this batch. A grid whose upper edge is
+            not above its lower one is no grid: the span is taken, widened as for later batches.
+    """
+    num_experts = margins.shape[1]
+    inside = jnp.where(real[:, None], margins, jnp.asarray(jnp.inf, margins.dtype))
+    low = over_all(jnp.min(inside), jax.lax.pmin, mesh)
+    high = over_all(jnp.max(jnp.where(real[:, None], margins, -inside)), jax.lax.pmax, mesh)
+    span = jnp.stack([low, high])
+    if grid is None:
+        grid = span
+    else:
+        grid = jnp.where(grid[1] > grid[0], grid.astype(span.dtype), widened(span))
+    width = bin_width(grid, num_bins)
+    bins = jnp.clip(jnp.floor((margins - grid[0]) / width).astype(jnp.int32), 0, num_bins - 1)
+    flat = bins + num_bins * jnp.arange(num_experts, dtype=jnp.int32)[None, :]
+    flat = jnp.where(real[:, None], flat, num_experts * num_bins)
+    counts = jnp.zeros(num_experts * num_bins, jnp.int32).at[flat.reshape(-1)].add(1, mode="drop")
+    tokens = jnp.sum(real, dtype=jnp.int32)
+    return Histogram(
+        grid=grid,
+        span=span,
+        counts=over_all(counts, jax.lax.psum, mesh).reshape(num_experts, num_bins),
+        tokens=over_all(tokens, jax.lax.psum, mesh),
+    )
+
+
+def widened(span: Float[Array, "2"]) -> Float[Array, "2"]:
+    """Add half the width on each side: the grid for batches whose span is not known yet."""
+    half = 0.5 * jnp.maximum(span[1] - span[0], _GRID_FLOOR)
+    return jnp.stack([span[0] - half, span[1] + half])
+
+
+def bin_width(grid: Float[Array, "2"], num_bins: int) -> Float[Array, ""]:
+    """Return the width of the bins of a grid."""
+    return jnp.maximum(grid[1] - grid[0], _GRID_FLOOR) / num_bins
+
+
+def balancing_bias(found: Histogram, *, top_k: int) -> Float[Array, " E"]:
     """Return the zero-mean bias that would have given every expert T * K / E tokens.
 
-    The quantile comes from a histogram on one grid shared by all experts, linear inside its bin.
+    The quantile comes from the histogram, linear inside its bin. Ranks are compared as integers:
+    float32 holds no count above 2^24.
     """
-    tokens, num_experts = margins.shape
-    low, high = jnp.min(margins), jnp.max(margins)
-    width = jnp.maximum(high - low, _GRID_FLOOR) / num_bins
-    bins = jnp.clip(jnp.floor((margins - low) / width).astype(jnp.int32), 0, num_bins - 1)
-    flat = bins + num_bins * jnp.arange(num_experts, dtype=jnp.int32)[None, :]
-    counts = jnp.zeros(num_experts * num_bins, jnp.int32).at[flat.reshape(-1)].add(1)
-    counts = counts.reshape(num_experts, num_bins)
-
-    target = tokens * top_k / num_experts
-    from_top = jnp.cumsum(counts[:, ::-1], axis=1)[:, ::-1]
-    reached = from_top >= math.ceil(target)
+    num_experts, num_bins = found.counts.shape
+    dtype = found.grid.dtype
+    target, rest = found.tokens * top_k // num_experts, found.tokens * top_k % num_experts
+    from_top = jnp.cumsum(found.counts[:, ::-1], axis=1)[:, ::-1]
+    reached = from_top >= target + (rest > 0).astype(jnp.int32)
     chosen = num_bins - 1 - jnp.argmax(reached[:, ::-1], axis=1)
     picked = chosen[:, None]
     above = jnp.take_along_axis(from_top, picked, axis=1)[:, 0]
-    inside = jnp.take_along_axis(counts, picked, axis=1)[:, 0]
-    share = (above.astype(margins.dtype) - target) / inside.astype(margins.dtype)
-    quantile = low + width * (chosen.astype(margins.dtype) + share)
+    inside = jnp.take_along_axis(found.counts, picked, axis=1)[:, 0]
+    past = (above - target).astype(dtype) - rest.astype(dtype) / num_experts
+    share = past / inside.astype(dtype)
+    width = bin_width(found.grid, num_bins)
+    quantile = found.grid[0] + width * (chosen.astype(dtype) + share)
     return jnp.mean(quantile) - quantile

@@ -5,6 +5,7 @@ adamh  the output head: Adam's direction, hyperball step, at the matrices' rate
 adam   embedding, router, head gate, norm gains, convolutions: Adam, with decay where declared
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from shoal.optim.config import OptimizerConfig
 from shoal.optim.hyperball import hyperball_step
 from shoal.optim.law import Rates, num_warmup_steps
-from shoal.optim.muonh import muon_direction
+from shoal.optim.muonh import Spread, muon_direction
 
 type StepRates = dict[str, Array]
 
@@ -25,6 +26,8 @@ class Declared(Protocol):
     """What the optimizer reads of a weight's declaration (`arrays.weights.WeightSpec`)."""
 
     @property
+    def axes(self) -> tuple[str, ...]: ...
+    @property
     def group(self) -> str: ...
     @property
     def norm_axes(self) -> tuple[int, ...]: ...
@@ -33,24 +36,36 @@ class Declared(Protocol):
 
 
 def build(
-    described: Any, config: OptimizerConfig, peak: Rates
+    described: Any,
+    config: OptimizerConfig,
+    peak: Rates,
+    *,
+    spread: Spread = jnp.concatenate,
+    settle: Callable[[Any], Any] = lambda tree: tree,
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transform; `update` takes the extra argument `rates` (see `step_rates`).
 
     Args:
         described: the model's tree of declarations; groups and norm axes come from it.
+        spread: see `muonh.orthogonalize`.
+        settle: puts a tree like the model back to where its weights rest.
     """
+    specs: list[Declared] = jax.tree.leaves(described)
+    is_bank = ["expert" in spec.axes[:-2] for spec in specs if spec.group == "muonh"]
+    muonh = muon_direction(
+        config.momentum, jnp.dtype(config.newton_schulz_dtype), is_bank=is_bank, spread=spread
+    )
     adam = _loosely_typed(optax.scale_by_adam(b1=config.adam_beta1, b2=peak.beta2, eps=peak.eps))
     directions = optax.partition(
         {
-            "muonh": muon_direction(config.momentum, jnp.dtype(config.newton_schulz_dtype)),
+            "muonh": muonh,
             "adamh": adam,
             "adam": adam,
             "balance": optax.set_to_zero(),
         },
         jax.tree.map(lambda spec: spec.group, described),
     )
-    return optax.chain(directions, _apply_rates(described))
+    return optax.chain(directions, _apply_rates(described, settle))
 
 
 def _loosely_typed(transform: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -82,7 +97,9 @@ def step_rates(
     return {"muonh": muon, "adamh": muon, "adam": adam, "decay": decay}
 
 
-def _apply_rates(described: Any) -> optax.GradientTransformationExtraArgs:
+def _apply_rates(
+    described: Any, settle: Callable[[Any], Any]
+) -> optax.GradientTransformationExtraArgs:
     def init(params: Any) -> optax.OptState:
         del params
         return optax.EmptyState()
@@ -103,6 +120,6 @@ def _apply_rates(described: Any) -> optax.GradientTransformationExtraArgs:
             pull = u + rates["decay"] * w if spec.decay else u
             return -rates["adam"] * pull
 
-        return jax.tree.map(one, described, updates, params), state
+        return jax.tree.map(one, described, settle(updates), params), state
 
     return optax.GradientTransformationExtraArgs(init, update)

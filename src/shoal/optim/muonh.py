@@ -2,8 +2,10 @@
 
 Five Newton-Schulz iterations with five coefficient triples (not the classic single one). Matrices
 of one shape are orthogonalized as one batch, whichever leaves they come from; experts one by one.
+On many devices `spread` gives each of them whole matrices of the batch.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +22,8 @@ TRIPLES = (
 )
 _FLOOR = 1e-8
 
+type Spread = Callable[[list[Array]], Array]
+
 
 class MomentumState(NamedTuple):
     """One float32 buffer per matrix leaf."""
@@ -27,7 +31,7 @@ class MomentumState(NamedTuple):
     buffer: Any
 
 
-def newton_schulz(x: Float[Array, "n I O"], dtype: Any) -> Float[Array, "n I O"]:
+def newton_schulz(x: Float[Array, "*n I O"], dtype: Any) -> Float[Array, "*n I O"]:
     """Orthogonalize each matrix of a wide batch (I <= O).
 
     Args:
@@ -39,26 +43,40 @@ def newton_schulz(x: Float[Array, "n I O"], dtype: Any) -> Float[Array, "n I O"]
 
     def iterate(y: Array, triple: Array) -> tuple[Array, None]:
         a, b, c = triple[0], triple[1], triple[2]
-        gram = jnp.einsum("nio,njo->nij", y, y)
-        poly = b * gram + c * jnp.einsum("nij,njk->nik", gram, gram)
-        return a * y + jnp.einsum("nij,njo->nio", poly, y), None
+        gram = jnp.einsum("...io,...jo->...ij", y, y)
+        poly = b * gram + c * jnp.einsum("...ij,...jk->...ik", gram, gram)
+        return a * y + jnp.einsum("...ij,...jo->...io", poly, y), None
 
     # A loop, because five copies of it for each shape were a fifth of the step's compile time.
     y, _ = jax.lax.scan(iterate, y, jnp.asarray(TRIPLES, dtype))
     return y.astype(x.dtype)
 
 
-def orthogonalize(matrices: list[Array], dtype: Any) -> list[Array]:
-    """Orthogonalize the last two axes of every leaf, batched over leaves of one shape."""
-    groups: dict[tuple[int, int], list[int]] = {}
+def orthogonalize(
+    matrices: list[Array],
+    dtype: Any,
+    *,
+    is_bank: Sequence[bool] | None = None,
+    spread: Spread = jnp.concatenate,
+) -> list[Array]:
+    """Orthogonalize the last two axes of every leaf, batched over leaves of one shape.
+
+    Args:
+        is_bank: leaves [layer, expert, I, O] whose experts stay apart, each on its own device: they
+            are joined along their layers alone. None: no leaf is one.
+        spread: joins batches [n_i, I, O] of the other leaves into one of at least as many.
+    """
+    banks = [False] * len(matrices) if is_bank is None else list(is_bank)
+    groups: dict[tuple[int, ...], list[int]] = {}
     flat: list[Array] = []
-    for index, leaf in enumerate(matrices):
+    for index, (leaf, bank) in enumerate(zip(matrices, banks, strict=True)):
         wide = leaf if leaf.shape[-2] <= leaf.shape[-1] else jnp.swapaxes(leaf, -1, -2)
-        flat.append(wide.reshape(-1, *wide.shape[-2:]))
-        groups.setdefault((wide.shape[-2], wide.shape[-1]), []).append(index)
+        flat.append(wide if bank else wide.reshape(-1, *wide.shape[-2:]))
+        groups.setdefault((bank, *flat[-1].shape[1:]), []).append(index)
     out: list[Array] = list(matrices)
     for members in groups.values():
-        batch = jnp.concatenate([flat[i] for i in members])
+        parts = [flat[i] for i in members]
+        batch = jnp.concatenate(parts) if banks[members[0]] else spread(parts)
         result = newton_schulz(batch, dtype)
         start = 0
         for i in members:
@@ -71,10 +89,19 @@ def orthogonalize(matrices: list[Array], dtype: Any) -> list[Array]:
     return out
 
 
-def muon_direction(momentum: float, dtype: Any) -> optax.GradientTransformation:
+def muon_direction(
+    momentum: float,
+    dtype: Any,
+    *,
+    is_bank: Sequence[bool] | None = None,
+    spread: Spread = jnp.concatenate,
+) -> optax.GradientTransformation:
     """Nesterov momentum, orthogonalized: b <- m * b + g, then u = m * b + g.
 
     The usual factor sqrt(max(1, fan_out / fan_in)) would cancel in the hyperball step.
+
+    Args:
+        is_bank: for every leaf in tree order (see `orthogonalize`).
     """
 
     def init(params: Any) -> MomentumState:
@@ -85,7 +112,7 @@ def muon_direction(momentum: float, dtype: Any) -> optax.GradientTransformation:
         buffer = jax.tree.map(lambda b, g: momentum * b + g, state.buffer, updates)
         nesterov = jax.tree.map(lambda b, g: momentum * b + g, buffer, updates)
         leaves, structure = jax.tree.flatten(nesterov)
-        turned = jax.tree.unflatten(structure, orthogonalize(leaves, dtype))
-        return turned, MomentumState(buffer)
+        turned = orthogonalize(leaves, dtype, is_bank=is_bank, spread=spread)
+        return jax.tree.unflatten(structure, turned), MomentumState(buffer)
 
     return optax.GradientTransformation(init, update)

@@ -72,6 +72,7 @@ SHAPE_NOTES: Mapping[str, str] = {
     "model.remat": "published: issue #8435, a whole block is computed again in the backward pass",
     "model.experts": _SPEED,
     "model.block_rows": _SPEED,
+    "model.attention": _SPEED,
     "model.attention_chunk": _SPEED,
     "model.loss_block_vocab": "published: issue #8435, vocabulary blocks of 4,096",
     "model.loss_block_above_bytes": _SPEED,

@@ -36,6 +36,7 @@ _NOTES = {
     "model.remat": "ours: memory is no concern at this size",
     "model.experts": "ours: by platform",
     "model.block_rows": "ours: measured fastest on two cores",
+    "model.attention": "ours: by platform",
     "model.attention_chunk": "ours: measured fastest on two cores",
     "model.loss_block_vocab": "ours: not reached at this size",
     "model.loss_block_above_bytes": "ours: 512 MB of logits",

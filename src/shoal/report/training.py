@@ -189,12 +189,16 @@ def _routed(run: RunFolder) -> str:
     """How the curves were made, and how many assignments of a token to an expert found no room."""
     width = window(len(run.metrics.steps))
     told = f"One curve per layer{f', each the mean of {width:,} steps' if width > 1 else ''}."
-    found = run.metrics.layers.get("dropped", run.metrics.column("dropped"))
-    if found is None:
+    totals = {
+        side: float(found[np.isfinite(found)].sum())
+        for side in ("sender", "receiver")
+        if (found := run.metrics.layers.get(f"dropped/{side}")) is not None
+    }
+    if not totals:
         return told
-    total = float(found[np.isfinite(found)].sum())
-    if total:
-        return f"{told} {compact(total)} assignments of a token to an expert were dropped."
+    if any(totals.values()):
+        where = " and ".join(f"{compact(total)} by the {side}" for side, total in totals.items())
+        return f"{told} Assignments of a token to an expert that were dropped: {where}."
     return f"{told} No assignment of a token to an expert was dropped."
 
 

@@ -1,84 +1,87 @@
 """Checkpoints: the whole state, complete or not there.
 
     checkpoints/STEP/state/         the arrays, as orbax writes them
-    checkpoints/STEP/manifest.json  every leaf (path, shape, dtype, SHA-256), every file (bytes,
+    checkpoints/STEP/manifest.json  every leaf (path, shape, dtype, sum), every file (bytes,
                                     SHA-256), the state's digest, the record's link up to here
+
+The layout knows nothing of mesh, transport or memory mode: what was saved on one is restored on any
+other.
 
 A checkpoint appears under its number by one rename after everything in it is on disk, and goes by
 one; a killed save leaves only a hidden folder that the next call removes. Restoring checks files
 and leaves against the manifest and the model: a missing leaf is an error, never a fresh start.
 """
 
-import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from shoal.core.files import TEMPORARY, canonical_json, folder_atomic, read_limited, sha256_file
+from shoal.core.files import TEMPORARY, folder_atomic, read_limited, sha256_file
+from shoal.train.digest import census, digest, leaves_of
 from shoal.train.step import State
+from shoal.train.together import ALONE, Together, agree
 
 CHECKPOINTS, MANIFEST, STATE = "checkpoints", "manifest.json", "state"
 _MANIFEST_LIMIT_BYTES = 64_000_000
 
 
-def leaves_of(state: Any) -> dict[str, Any]:
-    """Return every leaf of a state by its dotted path, in tree order."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in flat}
-
-
-def census(state: Any) -> dict[str, dict[str, Any]]:
-    """Return shape, dtype and SHA-256 of the bytes of every leaf."""
-    found = {}
-    for path, leaf in leaves_of(state).items():
-        array = np.ascontiguousarray(leaf).reshape(-1)
-        found[path] = {
-            "shape": list(np.shape(leaf)),
-            "dtype": str(array.dtype),
-            "sha256": hashlib.sha256(array.view(np.uint8)).hexdigest(),
-        }
-    return found
-
-
-def digest(counted: Mapping[str, Any]) -> str:
-    """Return one digest of a census: parameters, optimizer, router bias and step."""
-    return hashlib.sha256(canonical_json(dict(counted)).encode()).hexdigest()
-
-
-def save(run: Path, state: State, *, link: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
+def save(
+    run: Path,
+    state: State,
+    *,
+    link: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    together: Together = ALONE,
+) -> Path:
     """Write the checkpoint of a state; returns when it is complete and on disk.
 
+    Every process writes what its devices hold, into one folder that all of them see.
+
     Args:
-        link: the record's link at this moment.
+        link: the record's link at this moment; the leader's counts.
         facts: further entries of the manifest (fingerprint, tokens).
     """
-    host = jax.tree.map(np.asarray, jax.device_get(state))
-    path = run / CHECKPOINTS / str(int(host.step))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(run)
-    counted = census(host)
-    stored = {name: leaf for name, leaf in leaves_of(host).items() if leaf.size}
-    with folder_atomic(path) as folder:
+    step = int(state.step)
+    path = run / CHECKPOINTS / str(step)
+    counted = census(state, together)
+    stored = {name: leaf for name, leaf in leaves_of(state).items() if leaf.size}
+    with _shared_folder(path, together) as folder:
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((folder / STATE).absolute(), stored)
             checkpointer.wait_until_finished()
-        manifest = {
-            "step": int(host.step),
-            "digest": digest(counted),
-            "leaves": counted,
-            "files": _listing(folder),
-            "link": dict(link),
-            **facts,
-        }
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        together.barrier("saved")
+        if together.leader:
+            manifest = {
+                "step": step,
+                "digest": digest(counted),
+                "leaves": counted,
+                "files": _listing(folder),
+                "link": dict(link),
+                **facts,
+            }
+            (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    together.barrier("complete")
     return path
+
+
+@contextmanager
+def _shared_folder(path: Path, together: Together) -> Generator[Path]:
+    """Yield one empty folder to all processes; the leader's context makes it `path`."""
+    if not together.leader:
+        yield Path(together.broadcast_json(None))
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(path.parents[1])
+    with folder_atomic(path) as folder:
+        together.broadcast_json(str(folder))
+        yield folder
 
 
 def steps(run: Path) -> list[int]:
@@ -136,11 +139,12 @@ def manifest_of(run: Path, step: int) -> dict[str, Any]:
     return manifest
 
 
-def restore(run: Path, step: int, like: State) -> State:
-    """Load the state of a step.
+def restore(run: Path, step: int, like: State, together: Together = ALONE) -> State:
+    """Load the state of a step onto the devices, and into the memory, that `like` names.
 
     Args:
-        like: the state as ShapeDtypeStructs; its leaves must be exactly the checkpoint's.
+        like: the state as ShapeDtypeStructs; its leaves must be exactly the checkpoint's. Without
+            shardings everything goes to the first device.
 
     Raises:
         ValueError: a damaged checkpoint, or one whose leaves are not this model's.
@@ -149,13 +153,10 @@ def restore(run: Path, step: int, like: State) -> State:
     expected = leaves_of(like)
     _compare_leaves(run, step, manifest["leaves"], expected)
     folder = (run / CHECKPOINTS / str(step)).absolute()
-    for name, entry in manifest["files"].items():
-        if sha256_file(folder / name) != entry["sha256"]:
-            what = f"{folder / name} has other bytes than were saved"
-            raise ValueError(_damaged(run, step, what))
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    agree(together, _other_bytes(run, step, manifest, together))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     targets = {
-        path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device)
+        path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or here)
         for path, leaf in expected.items()
         if leaf.size  # orbax takes no empty arrays: a kind of layer that is not there
     }
@@ -164,12 +165,27 @@ def restore(run: Path, step: int, like: State) -> State:
             loaded = checkpointer.restore(folder / STATE, targets)
     except Exception as error:  # orbax raises many kinds; each means that the bytes are bad
         raise ValueError(_damaged(run, step, f"{folder} cannot be read ({error})")) from error
-    empty = {path: jnp.zeros(e.shape, e.dtype) for path, e in expected.items() if not e.size}
+    empty = {path: _nothing(leaf) for path, leaf in expected.items() if not leaf.size}
     loaded = {**loaded, **empty}
-    for path, found in census(loaded).items():
-        if found["sha256"] != manifest["leaves"][path]["sha256"]:
+    for path, found in census({path: loaded[path] for path in expected}, together).items():
+        if found["sum"] != manifest["leaves"][path]["sum"]:
             raise ValueError(_damaged(run, step, f"leaf {path} has other bytes than were saved"))
     return jax.tree.unflatten(jax.tree.structure(like), [loaded[path] for path in expected])
+
+
+def _nothing(leaf: Any) -> jax.Array:
+    return jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding)
+
+
+def _other_bytes(
+    run: Path, step: int, manifest: Mapping[str, Any], together: Together
+) -> str | None:
+    """Read the files, shared out over the processes, and say what is not as it was saved."""
+    folder = run / CHECKPOINTS / str(step)
+    for name in together.share(sorted(manifest["files"])):
+        if sha256_file(folder / name) != manifest["files"][name]["sha256"]:
+            return _damaged(run, step, f"{folder / name} has other bytes than were saved")
+    return None
 
 
 def prune(run: Path, keep: int) -> list[int]:

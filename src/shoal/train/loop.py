@@ -1,7 +1,7 @@
 """The training loop: steps, the record, checkpoints. It decides nothing about the numbers.
 
-The batch is a function of the step and the state is whole, so a run that was stopped anywhere goes
-on from its last checkpoint and ends with the same bits.
+The batch is a function of the step and the state is complete, so a run that was stopped anywhere
+goes on from its last checkpoint and ends with the same bits.
 """
 
 import signal
@@ -17,9 +17,13 @@ import numpy as np
 
 from shoal.core.progress import Progress, Task
 from shoal.core.record import Record
+from shoal.core.watchdog import Watchdog
 from shoal.train import checkpoint
 from shoal.train.config import Config, TrainConfig
 from shoal.train.step import Batch, State, Step
+from shoal.train.together import ALONE, Together
+
+STACKS = "stacks.txt"
 
 type BatchAt = Callable[[int], Batch]
 type Hook = Callable[[State], None]
@@ -52,23 +56,33 @@ def train(
     progress: Progress,
     facts: dict[str, Any],
     every: dict[int, Hook],
+    places: State | None = None,
+    together: Together = ALONE,
 ) -> Outcome:
     """Run from the state's step to the end of the config.
 
     Args:
         facts: further entries of every checkpoint's manifest.
         every: cadence in steps -> hook, called with the state after such a step (evaluation).
+        places: where the leaves of the state rest (`state.shardings`).
+        together: the processes of the run; only the leader's record and progress are seen.
 
     Raises:
         KeyboardInterrupt: asked to stop, after the running step is finished and saved.
-        ValueError: too many steps in a row were not finite.
+        ValueError: too many steps in a row were not finite, or one dropped what must not be.
     """
     settings, first = config.train, int(state.step)
-    jitted = jax.jit(step, donate_argnums=0)
+    resting: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
+    jitted = jax.jit(step, donate_argnums=0, **resting)
+    dump = folder / STACKS
     began = saved = time.perf_counter()
     first_loss_s: float | None = None
-    skipped = 0
-    with _interrupts() as asked, progress.task("train", settings.num_steps, "steps") as task:
+    skipped = num_saves = 0
+    with (
+        _interrupts() as asked,
+        progress.task("train", settings.num_steps, "steps") as task,
+        Watchdog(settings.watchdog_s, dump) as watchdog,
+    ):
         task.advance(first)
         for now in range(first + 1, settings.num_steps + 1):
             at = time.perf_counter()
@@ -78,18 +92,24 @@ def train(
             first_loss_s = end - began if first_loss_s is None else first_loss_s
             _log(record, settings, now, seen, end - at)
             _show(task, settings.tokens_per_step, seen, end - at)
+            _refuse_drops(config, record, now, seen)
             skipped = _count_skipped(record, settings, now, seen, skipped, folder)
-            last, stop = now == settings.num_steps, bool(asked)
-            due = not skipped and _is_due(settings, now, end - saved)
+            last, stop = now == settings.num_steps, together.stops(bool(asked), now)
+            late = together.stops(
+                not skipped and end - saved > settings.checkpoint_every_s, now, f"save-{num_saves}"
+            )
+            due = late or (not skipped and _at(now, settings.checkpoint_every_steps))
             if last or stop or due:
-                save(folder, state, record, facts, keep=settings.keep_checkpoints)
-                saved = time.perf_counter()
+                save(folder, state, record, facts, settings.keep_checkpoints, together)
+                saved, num_saves = time.perf_counter(), num_saves + 1
             if stop and not last:
                 record.event("stop", step=now)
                 raise KeyboardInterrupt(f"stopped at step {now}")
             for cadence, hook in every.items():
                 if _at(now, cadence) and not last:
-                    hook(state)
+                    with watchdog.pause():
+                        hook(state)
+            watchdog.feed()
     seconds, num_steps = time.perf_counter() - began, settings.num_steps - first
     rate = None
     if num_steps > 1 and first_loss_s is not None:
@@ -101,10 +121,6 @@ def train(
         seconds=seconds,
         tokens_per_s=rate,
     )
-
-
-def _is_due(settings: TrainConfig, step: int, since_s: float) -> bool:
-    return _at(step, settings.checkpoint_every_steps) or since_s > settings.checkpoint_every_s
 
 
 def _at(step: int, cadence: int) -> bool:
@@ -133,9 +149,33 @@ def _count_skipped(
     return skipped
 
 
-def save(folder: Path, state: State, record: Record, facts: dict[str, Any], *, keep: int) -> None:
+def _refuse_drops(config: Config, record: Record, step: int, seen: dict[str, Any]) -> None:
+    """Stop a dropless run at its first drop; the step has not been applied."""
+    dropped = seen["dropped/sender"] + seen["dropped/receiver"]
+    if not config.moe.dropless or not dropped.any():
+        return
+    layer = int(dropped.argmax())
+    record.event("dropped", step=step, layer=layer, assignments=int(dropped[layer]))
+    room = config.moe.capacity_receiver
+    raise ValueError(
+        f"moe.dropless: step {step} would drop {int(dropped.sum())} assignments, most in layer"
+        f" {layer} ({int(dropped[layer])}); it was not applied. Raise moe.capacity_receiver={room}"
+        " (a factor as large as the expert axis never drops with `ragged`), or allow drops"
+    )
+
+
+def save(
+    folder: Path,
+    state: State,
+    record: Record,
+    facts: dict[str, Any],
+    keep: int,
+    together: Together = ALONE,
+) -> None:
     """Write a checkpoint, put its digest on record and delete older ones."""
-    path = checkpoint.save(folder, state, link=record.link(), facts=facts)
+    path = checkpoint.save(folder, state, link=record.link(), facts=facts, together=together)
+    if not together.leader:
+        return
     step = int(path.name)
     digest = checkpoint.manifest_of(folder, step)["digest"]
     record.event("checkpoint", step=step, digest=digest)
@@ -166,22 +206,26 @@ def _show(task: Task, tokens: int, seen: dict[str, Any], seconds: float) -> None
 
 @contextmanager
 def _interrupts() -> Generator[list[int]]:
-    """Collect the first interrupt to stop between steps; a second one stops at once."""
+    """Collect the first signal to stop, between steps; a second interrupt stops at once.
+
+    What a cluster sends before it takes a machine away (SIGTERM, SIGUSR1) counts like Ctrl-C.
+    """
     asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        del frame
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     try:
-        before = signal.getsignal(signal.SIGINT)
-
-        def ask(number: int, frame: Any) -> None:
-            del frame
-            if asked:
-                raise KeyboardInterrupt
-            asked.append(number)
-
-        signal.signal(signal.SIGINT, ask)
+        before = {kind: signal.signal(kind, ask) for kind in kinds}
     except ValueError:  # not the main thread: no handler can be set, nothing to put back
         yield asked
         return
     try:
         yield asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

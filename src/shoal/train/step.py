@@ -4,7 +4,7 @@ Whether an update is applied is decided inside it: with a non-finite loss or gra
 keeps its old value, the step still counts, and `applied` says 0.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from shoal.arrays.weights import GROUPS, WeightSpec, initialize
+from shoal.arrays.mesh import Placing, on_device, settled, spread_matrices
+from shoal.arrays.weights import GROUPS, WeightSpec
 from shoal.model.config import ModelConfig
-from shoal.model.lm import LM, describe_lm, forward
-from shoal.model.loss import token_loss
-from shoal.moe.layer import RoutingStats
-from shoal.moe.route import balancing_bias
+from shoal.model.lm import ALONE, LM, On, describe_lm, losses
+from shoal.moe.layer import RoutingStats, add_stats
+from shoal.moe.route import balancing_bias, widened
 from shoal.optim.build import build, step_rates
 from shoal.optim.law import Rates
 from shoal.train.config import Config
@@ -31,17 +31,22 @@ class State(NamedTuple):
     """Everything that a run carries from one step to the next; all of it is checkpointed.
 
     `step` is an int32 scalar, `params` an LM whose router bias is already the next step's,
-    `optimizer` what the transform of `optim.build` keeps. In an abstract state every leaf is a
-    ShapeDtypeStruct.
+    `optimizer` what the transform of `optim.build` keeps, `grid` [layers, 2] where the balancer of
+    the next step counts if it accumulates. In an abstract state every leaf is a ShapeDtypeStruct.
     """
 
     step: Any
     params: Any
     optimizer: Any
+    grid: Any
 
 
 class Batch(NamedTuple):
-    """One packed batch; positions of weight 0 are routed like all others and have no loss."""
+    """One packed batch.
+
+    Positions of weight 0 have no loss but are routed like all others; those of a negative segment
+    are padding: they take no room at any expert and count nowhere.
+    """
 
     inputs: Int[Array, "B S"]
     targets: Int[Array, "B S"]
@@ -55,122 +60,153 @@ def describe_model(config: Config) -> LM:
     return describe_lm(config.model, shared_sphere=shared)
 
 
-def initial_state(config: Config, peak: Rates) -> State:
-    """Draw the parameters and empty optimizer state of step 0."""
+def optimizer_of(
+    config: Config, peak: Rates, mesh: Placing
+) -> optax.GradientTransformationExtraArgs:
+    """Return the run's optimizer; on a mesh its work is spread like the weights."""
     described = describe_model(config)
-    drawn = initialize(described, std=config.model.init_std, seed=config.train.seed)
-    params = jax.tree.map(jnp.asarray, drawn)
-    optimizer = build(described, config.optimizer, peak)
-    return State(jnp.zeros((), jnp.int32), params, jax.jit(optimizer.init)(params))
+    return build(
+        described,
+        config.optimizer,
+        peak,
+        spread=lambda parts: spread_matrices(parts, mesh),
+        settle=lambda tree: settled(tree, described, mesh),
+    )
 
 
-def abstract_state(config: Config, peak: Rates) -> State:
-    """Return the state as shapes and dtypes, allocating nothing."""
+def make_step(config: Config, peak: Rates, mesh: Placing = None) -> Step:
+    """Build the step of a run.
+
+    Args:
+        peak: the optimizer's numbers (`derive.peak_rates`).
+        mesh: the devices that share the step; None is one device.
+    """
     described = describe_model(config)
-    params = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.float32), described)
-    optimizer = build(described, config.optimizer, peak)
-    step = jax.ShapeDtypeStruct((), jnp.int32)
-    return State(step, params, jax.eval_shape(optimizer.init, params))
+    optimizer = optimizer_of(config, peak, mesh)
+    on = On(mesh=mesh, moe=config.moe)
+    num_steps = config.train.num_steps
 
-
-def make_step(config: Config, peak: Rates) -> Step:
-    """Build the step of a run; `peak` are the optimizer's numbers (`derive.peak_rates`)."""
-    described = describe_model(config)
-    optimizer = build(described, config.optimizer, peak)
-    context, num_steps = config.train.sequence_tokens, config.train.num_steps
-
-    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+    def step(resting: State, batch: Batch) -> tuple[State, Metrics]:
+        state = on_device(resting, mesh)
         gradients, sums, stats = accumulate(
-            state.params, batch, config.model, context=context, parts=config.train.accumulation
+            state.params,
+            batch,
+            config.model,
+            context=config.train.sequence_tokens,
+            parts=config.train.accumulation,
+            on=on,
+            grid=state.grid,
         )
+        gradients = settled(gradients, described, mesh)
         rates = step_rates(state.step, config.optimizer, peak, num_steps)
         turned: Any = optimizer.update(
             cast("Any", gradients), state.optimizer, state.params, rates=rates
         )
         updates, optimizer_state = turned
         params: Any = optax.apply_updates(state.params, updates)
-        bias = jax.vmap(
-            lambda m: balancing_bias(
-                m, top_k=config.model.top_k, num_bins=config.model.balance_bins
-            )
-        )(stats.margins)
+        bias = jax.vmap(lambda found: balancing_bias(found, top_k=config.model.top_k))(
+            stats.margins
+        )
         params = with_router_bias(params, bias, config.model)
+        grid = jax.vmap(widened)(stats.margins.span)
 
         norms = _norms(described, gradients, updates, params)
-        finite = jnp.isfinite(sums["total"]) & jnp.isfinite(norms["grad_norm"])
-        kept = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old),
-            (params, optimizer_state),
-            (state.params, state.optimizer),
+        kept = jnp.isfinite(sums["total"]) & jnp.isfinite(norms["grad_norm"])
+        if config.moe.dropless:
+            kept = kept & jnp.all(stats.sender + stats.receiver == 0)
+        new = jax.tree.map(
+            lambda new, old: jnp.where(kept, new, old),
+            (params, optimizer_state, grid),
+            (state.params, state.optimizer, state.grid),
         )
         metrics = {
             "loss": sums["nats"],
             "z_loss": sums["z_loss"],
             "learning_rate/muon": rates["muonh"],
             "learning_rate/adam": rates["adam"],
-            "applied": finite.astype(jnp.float32),
+            "applied": kept.astype(jnp.float32),
             **norms,
-            **_routing_metrics(stats, bias, batch.inputs.size),
+            **_routing_metrics(stats, bias),
         }
-        return State(state.step + 1, *kept), metrics
+        return State(state.step + 1, *new), metrics
 
     return step
 
 
 def accumulate(
-    params: LM, batch: Batch, config: ModelConfig, *, context: int, parts: int
+    params: LM,
+    batch: Batch,
+    config: ModelConfig,
+    *,
+    context: int,
+    parts: int,
+    on: On = ALONE,
+    grid: Float[Array, "layers 2"] | None = None,
 ) -> tuple[LM, dict[str, Array], RoutingStats]:
     """Return gradients, summed losses and routing statistics of a batch.
 
     The sum over `parts` microbatches is that of the whole batch: every part is weighted by its
-    real tokens, and the margins of all parts go to the balancer together.
+    real tokens. A single part counts its margins on their own span; several count on one grid.
+
+    Args:
+        grid: of the step before, for several parts; one whose edges are equal is none, and the
+            first part's span, widened, takes its place.
     """
     total_weight = jnp.sum(batch.weights)
 
-    def loss(p: LM, part: Batch) -> tuple[Array, tuple[dict[str, Array], RoutingStats]]:
-        hidden, stats = forward(p, part.inputs, part.segments, config, context=context)
-        per_token = token_loss(
-            hidden.reshape(-1, hidden.shape[-1]),
-            p.head,
-            part.targets.reshape(-1),
-            block_vocab=config.loss_block_vocab,
-            block_above_bytes=config.loss_block_above_bytes,
+    def loss(
+        p: LM, part: Batch, grid: Array | None
+    ) -> tuple[Array, tuple[dict[str, Array], RoutingStats]]:
+        found, stats = losses(
+            p,
+            part.inputs,
+            part.targets,
+            part.segments,
+            config,
+            context=context,
+            on=on,
+            grid=grid,
         )
-        share = part.weights.reshape(-1) / total_weight
-        nats = jnp.sum(share * per_token.nats)
-        z_loss = config.z_loss * jnp.sum(share * jnp.square(per_token.log_z))
+        share = part.weights / total_weight
+        nats = jnp.sum(share * found.nats)
+        z_loss = config.z_loss * jnp.sum(share * jnp.square(found.log_z))
         sums = {"nats": nats, "z_loss": z_loss, "total": nats + z_loss}
         return sums["total"], (sums, stats)
 
     graded = jax.value_and_grad(loss, has_aux=True)
     if parts == 1:
-        (_, (sums, stats)), gradients = graded(params, batch)
+        (_, (sums, stats)), gradients = graded(params, batch, None)
         return gradients, sums, stats
 
-    split = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), batch)
-
-    def add(carried: tuple[LM, dict[str, Array]], part: Batch) -> tuple[Any, RoutingStats]:
-        (_, (sums, stats)), gradients = graded(params, part)
-        return jax.tree.map(jnp.add, carried, (gradients, sums)), stats
-
-    none = jnp.zeros((), jnp.float32)
-    first = (
-        jax.tree.map(jnp.zeros_like, params),
-        {"nats": none, "z_loss": none, "total": none},
+    # Every parts-th row: a cut along the batch stays where it is.
+    split = jax.tree.map(
+        lambda a: jnp.moveaxis(a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 1, 0), batch
     )
-    (gradients, sums), stats = jax.lax.scan(add, first, split)
-    return gradients, sums, _join_parts(stats)
+    start = jnp.zeros((config.num_layers, 2), jnp.float32) if grid is None else grid
 
+    def first(part: Batch) -> tuple[LM, dict[str, Array], RoutingStats]:
+        (_, (sums, stats)), gradients = graded(params, part, start)
+        return gradients, sums, stats
 
-def _join_parts(stats: RoutingStats) -> RoutingStats:
-    """Merge statistics [part, layer, ...] into those of the whole batch [layer, ...]."""
-    margins = jnp.moveaxis(stats.margins, 0, 1)
-    return RoutingStats(
-        margins=margins.reshape(margins.shape[0], -1, margins.shape[-1]),
-        counts=jnp.sum(stats.counts, axis=0),
-        entropy=jnp.sum(stats.entropy, axis=0),
-        dropped=jnp.sum(stats.dropped, axis=0),
+    def add(carried: Any, part: Batch) -> tuple[Any, None]:
+        gradients, sums, stats = carried
+        (_, (more_sums, more_stats)), more = graded(params, part, stats.margins.grid)
+        added = jax.tree.map(jnp.add, (gradients, sums), (more, more_sums))
+        return (*added, add_stats(stats, more_stats)), None
+
+    zeros = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype),
+        jax.eval_shape(first, jax.tree.map(lambda a: a[0], split)),
     )
+    gradients, sums, stats = zeros
+    empty = stats._replace(
+        margins=stats.margins._replace(
+            grid=start,
+            span=jnp.stack([jnp.full(len(start), jnp.inf), jnp.full(len(start), -jnp.inf)], 1),
+        )
+    )
+    (gradients, sums, stats), _ = jax.lax.scan(add, (gradients, sums, empty), split)
+    return gradients, sums, stats
 
 
 def with_router_bias(params: LM, bias: Float[Array, "layers E"], config: ModelConfig) -> LM:
@@ -200,20 +236,24 @@ def _norms(described: LM, gradients: LM, updates: LM, params: LM) -> Metrics:
     return {"grad_norm": jnp.sqrt(sum(grouped)), **norms}
 
 
-def _routing_metrics(stats: RoutingStats, bias: Float[Array, "layers E"], tokens: int) -> Metrics:
-    load = stats.counts.astype(jnp.float32)
+def _routing_metrics(stats: RoutingStats, bias: Float[Array, "layers E"]) -> Metrics:
+    """Per layer, and the share of all assignments of real tokens that were dropped.
+
+    `router/entropy` is per token; `dropped/*` and `delivered` count assignments.
+    """
+    load = stats.load.astype(jnp.float32)
     load = load / jnp.mean(load, axis=1, keepdims=True)
+    # As floats: the sum over layers can pass the largest int32.
+    dropped = (stats.sender + stats.receiver).astype(jnp.float32)
+    delivered = stats.delivered.astype(jnp.float32)
     return {
-        "router/entropy": stats.entropy / tokens,
+        "router/entropy": stats.entropy / stats.margins.tokens.astype(jnp.float32),
         "router/load": load,
         "router/load_cv": jnp.std(load, axis=1),
         "router/load_max": jnp.max(load, axis=1),
         "router/bias_abs_max": jnp.max(jnp.abs(bias), axis=1),
-        "dropped": stats.dropped,
+        "dropped/sender": stats.sender,
+        "dropped/receiver": stats.receiver,
+        "delivered": stats.delivered,
+        "dropped/fraction": jnp.sum(dropped) / jnp.sum(dropped + delivered),
     }
-
-
-def as_batch(arrays: Any) -> Batch:
-    """Wrap a loader's numpy batch (fields inputs, targets, segments, weights)."""
-    fields: Mapping[str, Any] = arrays._asdict()
-    return Batch(**{name: jnp.asarray(fields[name]) for name in Batch._fields})

@@ -1,0 +1,75 @@
+"""What the loop and the checkpoints need of the other processes of a run.
+
+`jobs.processes` has the processes themselves; here is only what they must be able to do, and one
+process alone, for which all of it is nothing.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Together(Protocol):
+    """The processes of one run; every method is called by all of them, in the same order."""
+
+    @property
+    def leader(self) -> bool:
+        """Whether this is the one process that writes the record and prints."""
+        ...
+
+    def barrier(self, name: str) -> None:
+        """Wait until all processes are here."""
+        ...
+
+    def broadcast_json(self, value: Any) -> Any:
+        """Return the leader's value."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every process's JSON value, in the order of the processes."""
+        ...
+
+    def share(self, items: list[str]) -> list[str]:
+        """Return this process's part of the items; the parts of all processes are all of them."""
+        ...
+
+    def stops(self, asked: bool, step: int, what: str = "stop") -> bool:
+        """Whether all processes stop after this step, some having been asked to.
+
+        Args:
+            what: they do instead of stopping; a name serves once.
+        """
+        ...
+
+
+class _Alone:
+    leader = True
+
+    def barrier(self, name: str) -> None:
+        del name
+
+    def broadcast_json(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def share(self, items: list[str]) -> list[str]:
+        return items
+
+    def stops(self, asked: bool, step: int, what: str = "stop") -> bool:
+        del step, what
+        return asked
+
+
+ALONE: Together = _Alone()
+
+
+def agree(together: Together, problem: str | None) -> None:
+    """Raise in every process what any of them found.
+
+    Raises:
+        ValueError: a process has a problem; the first of them is told.
+    """
+    found = [text for text in together.gather(problem) if text]
+    if found:
+        raise ValueError(found[0])
