@@ -14,28 +14,10 @@ import pytest
 import yaml
 
 from plan.schemas import JOBSET, SKYPILOT, problems
+from plan.stand_ins import asked, put_programs, submit
 from shoal.jobs.place import recognize
 from shoal.plan.launch import Launch, jobset, skypilot, slurm
 
-# Stands in for srun: two tasks with what Slurm tells them; signals are passed on to each; its
-# status is the highest of theirs.
-SRUN = """
-import json, os, signal, subprocess, sys
-words = sys.argv[1:]
-while words[0].startswith("--"):
-    words.pop(0)
-with open(os.environ["STUB_LOG"], "a") as log:
-    log.write("srun " + json.dumps(sys.argv[1:]) + "\\n")
-tasks = []
-signal.signal(signal.SIGUSR1, lambda number, _: [task.send_signal(number) for task in tasks])
-for rank in range(2):
-    told = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": 2,
-            "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": 1}
-    environment = os.environ | {name: str(value) for name, value in told.items()}
-    tasks.append(subprocess.Popen(words, env=environment))
-statuses = [task.wait() for task in tasks]
-sys.exit(max(128 - status if status < 0 else status for status in statuses))
-"""
 # Stands in for `shoal`: logs what it was given; waits for a signal if told to; ends as told to.
 SHOAL = """
 import json, os, signal, sys, time
@@ -53,9 +35,6 @@ say("shoal", rank, json.dumps(sys.argv[1:]), os.environ["SHOAL_HOME"], os.enviro
 time.sleep(60 if os.environ["STUB_STATUS"] == "wait" else 0)
 sys.exit(int(os.environ["STUB_STATUS"]))
 """
-SCONTROL = 'echo "scontrol $*" >> "$STUB_LOG"\n'
-# Stands in for sbatch: the script itself, started as a job.
-SBATCH = 'export SLURM_JOB_ID=70123\nexec bash "$1"\n'
 
 
 def job(**more: Any) -> Launch:
@@ -68,34 +47,16 @@ def job(**more: Any) -> Launch:
 def cluster(tmp_path: Path):
     """Put stand-ins on the PATH; gives a function that starts a script as a job."""
     programs = tmp_path / "bin"
-    programs.mkdir()
-    python, bash = f"#!{sys.executable}\n", "#!/bin/bash\n"
-    for name, text in {
-        "srun": python + SRUN,
-        "my shoal": python + SHOAL,
-        "scontrol": bash + SCONTROL,
-        "sbatch": bash + SBATCH,
-    }.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
+    put_programs(programs)
+    shoal = programs / "my shoal"
+    shoal.write_text(f"#!{sys.executable}\n{SHOAL}")
+    shoal.chmod(0o755)
 
     def start(text: str, status: int | str = 0, **seen: str) -> subprocess.Popen[str]:
         script = tmp_path / "job.sbatch"
         script.write_text(text)
-        environment = os.environ | {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "STUB_LOG": str(tmp_path / "log"),
-            "STUB_STATUS": str(status),
-            "SHOAL": str(programs / "my shoal"),
-        }
-        return subprocess.Popen(
-            ["sbatch", str(script)],
-            env=environment | seen,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        told = {"SHOAL": str(shoal), "STUB_STATUS": str(status)} | seen
+        return submit(script, programs, os.environ | told)
 
     return start
 
@@ -106,8 +67,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def log_of(folder: Path) -> list[str]:
-    path = folder / "log"
-    return path.read_text().splitlines() if path.exists() else []
+    return asked(folder / "job.sbatch")
 
 
 def test_the_script_is_bash_and_says_what_it_asks_slurm_for(tmp_path: Path):
