@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oracles import transport as oracle
 from oracles.bridge import FLOAT32, assert_each_near, assert_near, quick_jit
-from oracles.devices import EXPERTS, TREE, carrier, on_devices, random_inputs
+from oracles.devices import EXPERTS, TREE, capacity_of, carrier, on_devices, random_inputs
 from oracles.transport import SIMULATIONS, Room
 from shoal.moe.experts import blocks, dense
 from shoal.moe.pooled import address, arrange
@@ -131,6 +131,40 @@ def test_unused_rows_and_padding_may_hold_anything(name):
         assert_near(y, expected_y, FLOAT32)
         for n in TREE:
             assert_near(gradients[n], expected[n], FLOAT32, n)
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_in_float64_it_is_the_simulation_to_twelve_digits(name):
+    """What float32 rounds away would show; ids may be int64."""
+    room = Room(sender_percent=90, receiver_percent=80)
+    inputs = random_inputs(5, seeded_ids(5, 2, 6, 2))
+    _, expected_tally, expected_y, expected = expected_of(name, inputs, room)
+    with jax.enable_x64(True):
+        tree = {n: jnp.asarray(inputs[n], jnp.float64) for n in TREE}
+        ids, mix = jnp.asarray(inputs["ids"], jnp.int64), jnp.asarray(inputs["mix"])
+        y, tally, gradients = carrier(name, 2, capacity_of(room))(tree, ids, mix)
+    np.testing.assert_array_equal(tally, expected_tally)
+    for found, right in [(y, expected_y), *((gradients[n], expected[n]) for n in TREE)]:
+        assert found.dtype == jnp.float64
+        assert_near(found, right, 1e-12)
+
+
+def test_local_sums_gradients_of_banks_in_their_own_dtype():
+    """Each device alone rounds to bfloat16; their sum is not rounded again."""
+    inputs = random_inputs(6, np.zeros((8, 1, 1), int))
+    _, _, gradients = on_devices("local", inputs, 8, Room(), dtype=jnp.bfloat16)
+    parts = [
+        on_devices(
+            "local",
+            {n: a if n in ("gate", "up", "down") else a[d : d + 1] for n, a in inputs.items()},
+            None,
+            Room(),
+            dtype=jnp.bfloat16,
+        )[2]
+        for d in range(8)
+    ]
+    for n in ("gate", "up", "down"):
+        assert_near(gradients[n], np.sum([part[n] for part in parts], axis=0), 1e-6)
 
 
 def equations(jaxpr):

@@ -27,14 +27,17 @@ class Order(NamedTuple):
 
 
 def sort_by_expert(expert_ids: Int[Array, "T K"], num_experts: int) -> Order:
-    """Sort the T * K assignments by expert, stable in token order; the id E is padding."""
+    """Sort the T * K assignments by expert, stable in token order; the id E is padding.
+
+    Indices are int32 whatever `expert_ids` are.
+    """
     tokens, top_k = expert_ids.shape
-    flat = expert_ids.reshape(-1)
+    flat = expert_ids.reshape(-1).astype(jnp.int32)
     none = flat.shape[0]
-    by_expert = jnp.argsort(flat, stable=True)
-    rows = jnp.argsort(by_expert, stable=True).reshape(tokens, top_k)
+    by_expert = jnp.argsort(flat, stable=True).astype(jnp.int32)
+    rows = jnp.argsort(by_expert, stable=True).astype(jnp.int32).reshape(tokens, top_k)
     rows = jnp.where(expert_ids < num_experts, rows, none)
-    sizes = jnp.bincount(flat, length=num_experts)
+    sizes = jnp.bincount(flat, length=num_experts).astype(jnp.int32)
     owners = jnp.where(jnp.arange(none) < jnp.sum(sizes), by_expert, none)
     return Order(owners // top_k, owners, rows, sizes)
 

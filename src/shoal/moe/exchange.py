@@ -127,7 +127,7 @@ def _covering(
 ) -> tuple[Int[Array, " M"], Bool[Array, " M"]]:
     """Return the slice that covers each row, and whether one does."""
     begins = jnp.where(sizes > 0, offsets, num_rows)
-    order = jnp.argsort(begins)
+    order = jnp.argsort(begins).astype(jnp.int32)
     row = jnp.arange(num_rows, dtype=jnp.int32)
     nearest = jnp.searchsorted(begins[order], row, side="right") - 1
     slices = order[jnp.maximum(nearest, 0)]

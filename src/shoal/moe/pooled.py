@@ -79,7 +79,7 @@ def pooled(
     start = (jnp.zeros(x.shape, at_least_float32(x.dtype)), nothing, nothing)
     keep = jax.checkpoint_policies.save_only_these_names(_KEPT)
     body = jax.checkpoint(body, policy=keep, prevent_cse=False)
-    (y, dropped, delivered), _ = jax.lax.scan(body, start, jnp.arange(waves))
+    (y, dropped, delivered), _ = jax.lax.scan(body, start, jnp.arange(waves, dtype=jnp.int32))
     return y.astype(x.dtype), Tally(out.dropped, dropped, delivered)
 
 
@@ -101,7 +101,8 @@ def _wave(
     shards, experts = axis_size(axis), params.gate.shape[0]
     owners = out.slot_ids[wave]
     slots = jnp.where(out.waves == wave, out.slots, shards * sent)
-    local_ids = jnp.take(expert_ids.reshape(-1) % experts + 1, owners, mode="fill", fill_value=0)
+    numbers = expert_ids.reshape(-1).astype(jnp.int32) % experts + 1
+    local_ids = jnp.take(numbers, owners, mode="fill", fill_value=0)
     rows = gather_rows(x, owners // expert_ids.shape[1], slots)
     rows, local_ids = _exchanged(rows, local_ids, shards, axis)
     box = arrange(local_ids, start=axis_index(axis), experts=experts, rows=taken)
@@ -111,7 +112,7 @@ def _wave(
     rows = gather_rows(rows, box.rows, box.sources[:, None])
     rows = _swap(rows.reshape(shards, sent, -1), axis).reshape(shards * sent, -1)
     y = y + combine(rows, slots, owners, weights)
-    return (y, dropped + box.dropped, delivered + jnp.sum(box.group_sizes)), None
+    return (y, dropped + box.dropped, delivered + jnp.sum(box.group_sizes, dtype=jnp.int32)), None
 
 
 def address(
@@ -120,8 +121,7 @@ def address(
     """Give every assignment its device, wave and row, in order of arrival."""
     count = expert_ids.size
     order = sort_by_expert(expert_ids // experts, shards)
-    ends = jnp.cumsum(order.group_sizes)
-    starts = ends - order.group_sizes
+    starts = jnp.cumsum(order.group_sizes, dtype=jnp.int32) - order.group_sizes
 
     wave, shard, row = (jnp.arange(n, dtype=jnp.int32) for n in (waves, shards, rows))
     rank = row[None, None, :] * waves + wave[:, None, None]
@@ -131,7 +131,7 @@ def address(
     slot_ids = jnp.take(order.sorted_ids, place.reshape(waves, -1), mode="fill", fill_value=count)
 
     real = order.rows < count
-    shard_of = jnp.minimum(expert_ids // experts, shards - 1)
+    shard_of = jnp.minimum(expert_ids.astype(jnp.int32) // experts, shards - 1)
     rank_of = order.rows - starts[shard_of]
     kept = real & (rank_of // waves < rows)
     slots = jnp.where(kept, shard_of * rows + rank_of // waves, shards * rows)
@@ -154,10 +154,10 @@ def arrange(
     turned = (jnp.arange(count, dtype=jnp.int32) + turn) % count
     wanted = jnp.where(local_ids > 0, local_ids - 1, experts).reshape(-1)
     order = sort_by_expert(wanted[turned][:, None], experts)
-    first = jnp.cumsum(order.group_sizes) - order.group_sizes
+    first = jnp.cumsum(order.group_sizes, dtype=jnp.int32) - order.group_sizes
 
     sizes = jnp.minimum(order.group_sizes, rows)
-    ends = jnp.cumsum(sizes)
+    ends = jnp.cumsum(sizes, dtype=jnp.int32)
     row = jnp.arange(min(experts * rows, count), dtype=jnp.int32)
     owner = jnp.minimum(jnp.searchsorted(ends, row, side="right"), experts - 1)
     rank = row - (ends - sizes)[owner]
@@ -171,7 +171,7 @@ def arrange(
     kept = (wanted < experts) & (rank < rows)
     to_row = jnp.where(kept, (ends - sizes)[owner] + rank, row.shape[0])
     dropped = jnp.sum(order.group_sizes - sizes, dtype=jnp.int32)
-    return Inbox(sources, to_row, sizes.astype(jnp.int32), dropped)
+    return Inbox(sources, to_row, sizes, dropped)
 
 
 def _exchanged(

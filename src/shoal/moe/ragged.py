@@ -58,7 +58,7 @@ def ragged(
     shards, experts, own = axis_size(axis), params.gate.shape[0], axis_index(axis)
     order = sort_by_expert(expert_ids, shards * experts)
     rows = gather_rows(x, order.tokens, order.rows)
-    sizes = order.group_sizes.astype(jnp.int32)
+    sizes = order.group_sizes
     counts = sizes[None] if axis is None else jax.lax.all_gather(sizes, axis)
     counts = counts.reshape(shards, shards, experts)
 
@@ -83,7 +83,7 @@ def ragged(
             *(route.came_offsets, route.came_sizes, route.home_offsets, route.sent_sizes),
             axis=axis,
         )
-        delivered = delivered + jnp.sum(route.group_sizes)
+        delivered = delivered + jnp.sum(route.group_sizes, dtype=jnp.int32)
     y = combine(returned, order.rows, order.sorted_ids, weights)
     came = jnp.sum(counts[:, own], dtype=jnp.int32)
     tally = Tally(jnp.zeros((), jnp.int32), came - delivered, delivered)
@@ -102,7 +102,7 @@ def accepted(counts: Int[Array, "S D c"], room: int) -> Int[Array, "S D c"]:
     source = (place[:, None] + place[None, :]) % shards
     turned = counts[source, place[None, :]]
     flat = turned.transpose(1, 0, 2).reshape(shards, -1)
-    before = jnp.cumsum(flat, axis=1) - flat
+    before = jnp.cumsum(flat, axis=1, dtype=jnp.int32) - flat
     taken = jnp.clip(room - before, 0, flat).reshape(shards, shards, -1).transpose(1, 0, 2)
     turn = (place[:, None] - place[None, :]) % shards
     return taken[turn, place[None, :]]
@@ -118,10 +118,12 @@ def slices(
     """Lay out one chunk: rows in the receiver's buffer stand by expert, and by source within."""
     shards = counts.shape[0]
     flat = counts.reshape(shards, -1)
-    home = (jnp.cumsum(flat, axis=1) - flat).reshape(counts.shape)[:, :, first:last]
+    home = (jnp.cumsum(flat, axis=1, dtype=jnp.int32) - flat).reshape(counts.shape)[
+        :, :, first:last
+    ]
     sizes = jnp.sum(taken, axis=0, dtype=jnp.int32)
-    starts = jnp.cumsum(sizes, axis=1) - sizes
-    placed = starts[None] + jnp.cumsum(taken, axis=0) - taken
+    starts = jnp.cumsum(sizes, axis=1, dtype=jnp.int32) - sizes
+    placed = starts[None] + jnp.cumsum(taken, axis=0, dtype=jnp.int32) - taken
     return Route(
         sent_offsets=home[own].reshape(-1),
         sent_sizes=taken[own].reshape(-1),

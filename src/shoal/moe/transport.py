@@ -7,6 +7,8 @@
 With nothing dropped all of them give the same numbers. `carry.py` says what a transport must do.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -45,16 +47,37 @@ def local(
     """All experts on this device, gathered over the axis if they are spread; nothing is dropped.
 
     The gather's transpose is a reduce-scatter: each device ends with its own experts' gradients.
+    Banks travel in the dtype of x, gradients in that of the banks, which is what sums want.
     """
     del capacity
     if axis is not None:
-        params = jax.tree.map(
-            lambda w: jax.lax.all_gather(w.astype(x.dtype), axis, tiled=True), params
-        )
+        params = jax.tree.map(lambda w: _from_all(axis, x.dtype, w.dtype, w), params)
     order = sort_by_expert(expert_ids, params.gate.shape[0])
     rows = gather_rows(x, order.tokens, order.rows)
     rows = compute(params, rows, order.group_sizes)
     y = combine(rows, order.rows, order.sorted_ids, weights)
     nothing = jnp.zeros((), jnp.int32)
-    delivered = jnp.sum(order.group_sizes).astype(jnp.int32)
+    delivered = jnp.sum(order.group_sizes, dtype=jnp.int32)
     return y.astype(x.dtype), Tally(nothing, nothing, delivered)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _from_all(
+    axis: str, dtype: jnp.dtype, _: jnp.dtype, bank: Float[Array, "e I O"]
+) -> Float[Array, "E I O"]:
+    return jax.lax.all_gather(bank.astype(dtype), axis, tiled=True)
+
+
+def _from_all_forward(
+    axis: str, dtype: jnp.dtype, rest: jnp.dtype, bank: Float[Array, "e I O"]
+) -> tuple[Float[Array, "E I O"], None]:
+    return _from_all(axis, dtype, rest, bank), None
+
+
+def _from_all_backward(
+    axis: str, _: jnp.dtype, rest: jnp.dtype, __: None, gradient: Float[Array, "E I O"]
+) -> tuple[Float[Array, "e I O"]]:
+    return (jax.lax.psum_scatter(gradient.astype(rest), axis, tiled=True),)
+
+
+_from_all.defvjp(_from_all_forward, _from_all_backward)
