@@ -8,7 +8,7 @@ import pytest
 
 from shoal.cli import build_parser
 
-PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/clusters.md"]
 FENCE = re.MULTILINE | re.DOTALL
 
 

@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,17 @@ def test_what_would_fail_on_the_cluster_is_refused_here(words, said, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert said in error
+
+
+def test_every_file_that_the_page_on_clusters_asks_for_is_written(
+    repository: Path, tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    page = (repository / "docs" / "clusters.md").read_text()
+    commands = re.findall(r"^shoal (launch .*)", page, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        assert main(shlex.split(command)) == 0
 
 
 def test_an_unknown_cluster_is_refused(capsys):

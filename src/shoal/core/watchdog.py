@@ -7,6 +7,7 @@ process with status 124, so that whatever started the process can start it again
 
 import faulthandler
 import os
+import socket
 import sys
 import threading
 import time
@@ -96,7 +97,9 @@ class Watchdog:
         self._end()
 
     def _end(self) -> None:
-        said = f"watchdog: nothing was done for {self.limit_s:g} s; where every thread stood:\n"
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        what = f"nothing was done for {self.limit_s:g} s; where every thread stood:"
+        said = f"watchdog: {who}: {what}\n"
         os.write(2, said.encode())
         faulthandler.dump_traceback(2, all_threads=True)
         if self.dump is not None:  # last: the disk may be what stands still
