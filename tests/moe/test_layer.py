@@ -131,9 +131,9 @@ def test_the_router_learns_through_the_combine_weights_alone(inputs):
 
 
 def test_without_shared_experts_their_part_is_zero():
-    x = jnp.ones((3, 4))
+    x = jnp.ones((1, 3, 4))
     none = SharedWeights(jnp.zeros((0, 4, 2)), jnp.zeros((0, 4, 2)), jnp.zeros((0, 2, 4)))
-    np.testing.assert_array_equal(shared_experts(none, x), jnp.zeros((3, 4)))
+    np.testing.assert_array_equal(shared_experts(none, x), jnp.zeros((1, 3, 4)))
 
 
 # A task that needs experts: half of the input names a cluster, and the cluster has a linear map of

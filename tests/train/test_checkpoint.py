@@ -18,8 +18,8 @@ from shoal.core.files import sha256_file
 from shoal.recipes.quickstart import quickstart
 from shoal.train import checkpoint
 from shoal.train.checkpoint import manifest_of, newest, prune, steps
-from shoal.train.digest import census, digest, leaves_of
 from shoal.train.derive import peak_rates
+from shoal.train.digest import census, digest, leaves_of
 from shoal.train.state import abstract_state, initial_state
 
 LINK = {"link": "of the record"}

@@ -80,10 +80,14 @@ def test_metrics_and_weights_are_those_of_the_plain_step(changes):
     for found, want in zip(metrics, expected, strict=True):
         assert found.keys() == want.keys()
         for name, value in want.items():
-            assert_near(found[name], np.asarray(value), 2e-4, name)
+            # Parts count on a grid of twice the width: their bias is within two of its bins.
+            tolerance = 2e-3 if name == "router/bias_abs_max" else 2e-4
+            assert_near(found[name], np.asarray(value), tolerance, name)
+    specs = specs_of(describe_model(config_of()))
     leaves, wanted = (jax.tree.leaves(s.params) for s in (state, expected_state))
-    for found, want in zip(leaves, wanted, strict=True):
-        assert_near(found, np.asarray(want), 5e-4)
+    for spec, found, want in zip(specs, leaves, wanted, strict=True):
+        tolerance = 2e-3 if spec.group == "balance" else 5e-4
+        assert_near(found, np.asarray(want), tolerance, spec.name)
 
 
 def test_the_bias_of_the_next_step_comes_from_the_margins_of_this_one():
@@ -166,10 +170,11 @@ def test_the_record_gets_every_number_that_it_names_with_the_right_shape():
     norms = {f"{kind}_norm/{group}" for kind in ("grad", "weight", "update") for group in groups}
     per_layer = {"router/entropy", "router/load_cv", "router/load_max", "router/bias_abs_max"}
     scalars = {"loss", "z_loss", "learning_rate/muon", "learning_rate/adam", "applied", "grad_norm"}
+    counted = {"dropped/sender", "dropped/receiver", "delivered"}
     shapes = {name: np.shape(value) for name, value in metrics[0].items()}
     expected = {
-        **dict.fromkeys(scalars | norms, ()),
-        **dict.fromkeys(per_layer | {"dropped"}, (2,)),
+        **dict.fromkeys(scalars | norms | {"dropped/fraction"}, ()),
+        **dict.fromkeys(per_layer | counted, (2,)),
         "router/load": (2, SHAPE.num_experts),
     }
     assert shapes == expected

@@ -128,28 +128,28 @@ def at_use(params: Any, described: Any, mesh: Placing, dtype: Any) -> Any:
         cut = placed(axes, shape, dict(mesh.shape))
         rest = NamedSharding(mesh, P(*(found or None for found in cut)))
         use = rest if "expert" in axes[:-2] else whole(mesh)
-        return _gathered(leaf, dtype if is_matrix else leaf.dtype, use, rest)
+        return _gathered(leaf, leaf.dtype, dtype if is_matrix else leaf.dtype, use, rest)
 
     return jax.tree.map(one, described, params)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _gathered(w: Array, dtype: Any, use: NamedSharding, rest: NamedSharding) -> Array:
-    del rest
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _gathered(w: Array, own: Any, dtype: Any, use: NamedSharding, rest: NamedSharding) -> Array:
+    del own, rest
     return jax.lax.with_sharding_constraint(w.astype(dtype), use)
 
 
 def _gathered_forward(
-    w: Array, dtype: Any, use: NamedSharding, rest: NamedSharding
-) -> tuple[Array, Array]:
-    return _gathered(w, dtype, use, rest), jnp.zeros((), w.dtype)
+    w: Array, own: Any, dtype: Any, use: NamedSharding, rest: NamedSharding
+) -> tuple[Array, None]:
+    return _gathered(w, own, dtype, use, rest), None
 
 
 def _gathered_backward(
-    dtype: Any, use: NamedSharding, rest: NamedSharding, like: Array, gradient: Array
+    own: Any, dtype: Any, use: NamedSharding, rest: NamedSharding, kept: None, gradient: Array
 ) -> tuple[Array]:
-    del dtype, use
-    return (jax.lax.with_sharding_constraint(gradient.astype(like.dtype), rest),)
+    del dtype, use, kept
+    return (jax.lax.with_sharding_constraint(gradient.astype(own), rest),)
 
 
 _gathered.defvjp(_gathered_forward, _gathered_backward)
