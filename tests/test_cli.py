@@ -64,6 +64,9 @@ CALLS = [
      ("slurm", "d512", ["a=1"]),
      {"nodes": 2, "gpus_per_node": 8, "run": "r", "name": "n", "out": Path("f"), "time": "1:00",
       "partition": "p", "account": "a", "image": "i", "gpu": "H100", "home": "/h", "restarts": 3}),
+    ("cutover", "cutover", "cutover r --set moe.transport=ragged --steps 9 --step 40",
+     ("r", ["moe.transport=ragged"]), {"steps": 9, "step": 40}),
+    ("probe", "probe", "probe r --set a=1", ("r", ["a=1"]), {}),
     ("evaluate", "evaluate_run", "eval r --step 40", ("r", 40), {}),
     ("report", "report", "report r", ("r",), {}),
     ("generate", "generate", "generate r --prompt 'To be' --tokens 5 --temperature 0 --seed 3",
@@ -80,7 +83,7 @@ def test_each_verb_calls_its_job_with_what_was_given(module, name, line, args, k
 
     def record(*given: Any, **named: Any) -> dict[str, str]:
         calls.append((given, named))
-        return {}
+        return {"go": True}
 
     job(module, name, record)
     assert main([*shlex.split(line), "--json"]) == 0
@@ -167,6 +170,12 @@ def test_an_interrupt_says_how_to_go_on_and_exits_130(job, capsys):
     said = capsys.readouterr().err
     assert "shoal quickstart --text 'my notes'" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("go", [True, False])
+def test_a_no_go_is_an_exit_status_that_scripts_can_read(go, job):
+    job("cutover", "cutover", lambda *_: {"go": go})
+    assert main(["cutover", "r", "--set", "a=1", "--json"]) == (0 if go else 1)
 
 
 def test_a_closed_pipe_ends_quietly(repository: Path):

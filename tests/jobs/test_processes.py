@@ -250,22 +250,17 @@ def test_one_that_fails_alone_says_so_and_takes_the_other_along():
     assert second.status != 0
 
 
-SIGNALED = """
-import numpy as np
-from jax.experimental import multihost_utils
-multihost_utils.process_allgather(np.float32(0))
-print("ready", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
-processes.barrier("all are")
-os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(60)
+# The kernel's own word: a handler that C code has set is not seen from Python.
+CAUGHT = """
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(bool(int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1))
 """
 
 
 @pytest.mark.slow
 def test_sigterm_stays_the_programs_own():
-    for one in together(SIGNALED):
-        assert one.out == "ready True\n"
-        assert one.status == -signal.SIGTERM
+    for one in together(CAUGHT):
+        assert (one.status, one.out) == (0, "False\n"), one.err
 
 
 def test_one_process_agrees_with_itself_and_needs_no_coordinator():

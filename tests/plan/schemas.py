@@ -1,9 +1,9 @@
 """Schemas of the fields that `shoal launch` writes, and a check that takes no package.
 
-Written from the facts of kubernetes-sigs/jobset as of August 2026, the custom resource definition in
-config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml (its pod template is that of Kubernetes
-1.34), and of skypilot-org/skypilot, sky/utils/schemas.py. A field that is not listed here is a
-problem: it is misspelled, or new here and to be looked up there.
+Written from the facts of kubernetes-sigs/jobset as of August 2026, the resource definition in
+config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml with Kubernetes' pod template in it, and of
+skypilot-org/skypilot, sky/utils/schemas.py. A field that is not listed here is a problem: it is
+misspelled, or new here and to be looked up there.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The command line: flat verbs, each of which calls one job and prints what it returns.
 
 Nothing here imports jax; a job loads it when it runs: `--help`, `show` and `count` are instant.
-Exit status: 0 done, 1 something needed is missing (`doctor`), 2 wrong input, 130 interrupted.
+Exit status: 0 done, 1 not ready (`doctor`) or no-go (`cutover`), 2 wrong input, 130 interrupted.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from shoal.cli.verbs import VERBS, Arguments
 
 # Faults of the machine, not of the program: the system's own sentence says it best.
 MACHINE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+# What of a verb's result says whether its answer is yes.
+VERDICTS = {"doctor": "ok", "cutover": "go"}
 RESUMABLE = {"quickstart", "prepare", "train"}
 
 
@@ -76,7 +78,8 @@ def _run_verb(given: Arguments) -> int:
     if shown:
         print(shown)
     sys.stdout.flush()
-    return 1 if given.verb == "doctor" and not result["ok"] else 0
+    verdict = VERDICTS.get(given.verb)
+    return 1 if verdict and not result[verdict] else 0
 
 
 def _refuse(error: Exception) -> int:

@@ -69,6 +69,13 @@ def step(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def steps(parser: argparse.ArgumentParser) -> None:
+    """How many batches are compared."""
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="how many batches after the checkpoint"
+    )
+
+
 def prompt(parser: argparse.ArgumentParser) -> None:
     """What to write, and how."""
     parser.add_argument("--prompt", default="", metavar="TEXT", help="what the text starts with")

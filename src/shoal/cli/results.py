@@ -65,6 +65,20 @@ def as_launch(result: Result) -> str:
     return render(result)
 
 
+def as_verdict(result: Result) -> str:
+    """Return what `cutover` found."""
+    from shoal.jobs.cutover import render
+
+    return render(dict(result))
+
+
+def as_gradients(result: Result) -> str:
+    """Return what `probe` found."""
+    from shoal.jobs.probe import render
+
+    return render(dict(result))
+
+
 def as_checkup(result: Result) -> str:
     """Return what `doctor` found."""
     from shoal.jobs.doctor import render

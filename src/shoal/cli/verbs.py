@@ -108,6 +108,18 @@ def _given(given: Arguments, *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _call_cutover(given: Arguments) -> Result:
+    from shoal.jobs.cutover import cutover
+
+    return cutover(given.run, given.overrides, **_given(given, "steps", "step"))
+
+
+def _call_probe(given: Arguments) -> Result:
+    from shoal.jobs.probe import probe
+
+    return probe(given.run, given.overrides, **_given(given, "steps", "step"))
+
+
 def _call_eval(given: Arguments) -> Result:
     from shoal.jobs.evaluate import evaluate_run
 
@@ -195,6 +207,20 @@ VERBS = {
         takes=(arguments.run, arguments.step),
         call=_call_eval,
         show=results.as_scores,
+    ),
+    "cutover": Verb(
+        summary="replay a run's batches under other numeric settings: go or no-go",
+        example="shoal cutover quickstart --set moe.transport=ragged --steps 50",
+        takes=(arguments.run, arguments.overrides, arguments.steps, arguments.step),
+        call=_call_cutover,
+        show=results.as_verdict,
+    ),
+    "probe": Verb(
+        summary="compare raw gradients of two settings on a run's batches, updating nothing",
+        example="shoal probe quickstart --set moe.transport=ragged",
+        takes=(arguments.run, arguments.overrides, arguments.steps, arguments.step),
+        call=_call_probe,
+        show=results.as_gradients,
     ),
     "report": Verb(
         summary="write a run's report.html anew from its record",
