@@ -175,7 +175,7 @@ VERBS = {
     ),
     "launch": Verb(
         summary="write the file that a cluster is given to train a recipe on many machines",
-        example="shoal launch slurm d512 --nodes 2 --gpus-per-node 8 --out d512.sbatch",
+        example="shoal launch slurm d512 --nodes 8 --gpus-per-node 8 --out d512.sbatch",
         takes=(arguments.cluster, arguments.recipe, arguments.job, arguments.overrides),
         call=_call_launch,
         show=results.as_launch,
