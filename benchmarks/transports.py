@@ -1,6 +1,6 @@
 """Step time and drops of the three transports on 8 fake CPU devices, as ratios to `local`.
 
-    .venv/bin/python benchmarks/transports.py [--steps N] [--tokens T] [--skew X] [--topics Y] ...
+    .venv/bin/python benchmarks/transports.py [--whole] [--dropless] [--steps N] ...
 
 A step is the forward and the backward pass of one layer's routed experts inside `shard_map`, all
 eight devices on the expert axis, with a router of fixed logits: unit noise per token and expert,
@@ -8,7 +8,8 @@ plus `--skew` times a popularity of each expert that all tokens share, plus `--t
 that the tokens of one sequence share. The defaults make `pooled` drop about as much at 1.15 as the
 public run did with a trained router (2.7 to 3.4 %). Each transport runs in a process of its own,
 one after the other; medians are printed. With `--dropless` there is a fourth line: `ragged` with
-room for everything that can come, which static shapes pay for in full.
+room for everything that can come, which static shapes pay for in full. With `--whole` a step is
+the complete training step of a small model on eight rows of tokens, its router as initialized.
 
 The times are of this machine's cores acting as eight devices: a collective is a copy in memory,
 `ragged` exchanges by gathering everything (its line says so), and what `local` saves in transport
@@ -23,7 +24,10 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 DEVICES = 8
 CASES = ("local", "pooled", "ragged", "dropless")
@@ -45,6 +49,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--capacity", type=float, default=1.15, help="of senders and receivers")
     parser.add_argument("--waves", type=int, default=3)
     parser.add_argument("--chunks", type=int, default=2)
+    parser.add_argument("--whole", action="store_true", help="the whole training step")
     parser.add_argument("--dropless", action="store_true", help="ragged with room for all, too")
     parser.add_argument("--only", choices=CASES, help="one case, in this process, as JSON")
     return parser.parse_args(words)
@@ -73,20 +78,31 @@ def inputs(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def step_of(case: str, args: argparse.Namespace) -> Any:
-    """The jitted step of a case: arrays -> (gradients, tally summed over devices)."""
+def room_of(case: str, args: argparse.Namespace) -> Any:
+    """The config section of a case."""
+    from shoal.moe.config import MoEConfig
+
+    return MoEConfig(
+        transport=cast("Any", "ragged" if case == "dropless" else case),
+        capacity_sender=args.capacity,
+        capacity_receiver=float(DEVICES) if case == "dropless" else args.capacity,
+        waves=args.waves,
+        chunks=args.chunks,
+    )
+
+
+def one_layer(case: str, args: argparse.Namespace) -> tuple[Any, Callable[[], Any]]:
+    """The compiled step of a layer's experts, and a call of it that returns its tally."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec as P
 
-    from shoal.arrays.config import AXES, EXPERT
-    from shoal.arrays.mesh import make_mesh
+    from shoal.arrays.config import EXPERT
     from shoal.moe.experts import ExpertWeights, expert_compute
-    from shoal.moe.transport import Capacity, transport
+    from shoal.moe.transport import capacity_of, transport
 
-    receiver = float(DEVICES) if case == "dropless" else args.capacity
-    capacity = Capacity(args.capacity, receiver, args.waves, args.chunks)
-    carry = transport("ragged" if case == "dropless" else case)
+    room = room_of(case, args)
+    carry, capacity = transport(room.transport), capacity_of(room)
     compute = expert_compute("auto", block_rows=64)
 
     def own(x: Any, ids: Any, weights: Any, *bank: Any) -> Any:
@@ -96,46 +112,92 @@ def step_of(case: str, args: argparse.Namespace) -> Any:
         return y, jax.lax.psum(jnp.stack(tally), EXPERT)
 
     across = jax.shard_map(
-        own,
-        mesh=make_mesh({axis: DEVICES if axis == EXPERT else 1 for axis in AXES}),
-        in_specs=P(EXPERT),
-        out_specs=(P(EXPERT), P()),
-        check_vma=False,
+        own, mesh=mesh(), in_specs=P(EXPERT), out_specs=(P(EXPERT), P()), check_vma=False
     )
 
     def loss(learned: dict[str, Any], ids: Any) -> Any:
         y, tally = across(learned["x"], ids, *(learned[n] for n in LEARNED))
         return jnp.sum(jnp.square(y)), tally
 
-    return jax.jit(jax.grad(loss, has_aux=True))
+    arrays = {name: jnp.asarray(array) for name, array in inputs(args).items()}
+    ids = arrays.pop("ids")
+    step = jax.jit(jax.grad(loss, has_aux=True)).lower(arrays, ids).compile()
+    return step, lambda: jax.block_until_ready(step(arrays, ids))[1]
+
+
+def whole_step(case: str, args: argparse.Namespace) -> tuple[Any, Callable[[], Any]]:
+    """The same of the training step of a model with these experts."""
+    import jax
+    import numpy as np
+
+    from shoal.recipes.quickstart import quickstart
+    from shoal.train.derive import peak_rates
+    from shoal.train.state import global_batch, initial_state
+    from shoal.train.step import make_step
+
+    base = quickstart()
+    model = replace(
+        base.model,
+        num_experts=args.experts,
+        top_k=args.top_k,
+        latent_dim=args.latent,
+        expert_dim=args.ffn,
+    )
+    train = replace(base.train, batch_sequences=DEVICES, sequence_tokens=args.tokens)
+    config = replace(base, model=model, train=train, moe=room_of(case, args))
+    peak, rng = peak_rates(config), np.random.default_rng(0)
+    tokens = rng.integers(0, model.vocab_size, (DEVICES, args.tokens + 1)).astype(np.int32)
+    ones = np.ones((DEVICES, args.tokens))
+    rows = {
+        "inputs": tokens[:, :-1],
+        "targets": tokens[:, 1:],
+        "segments": ones.astype(np.int32),
+        "weights": ones.astype(np.float32),
+    }
+    batch = global_batch(
+        mesh(),
+        DEVICES,
+        args.tokens,
+        lambda own: SimpleNamespace(**{name: array[own] for name, array in rows.items()}),
+    )
+    state = initial_state(config, peak, mesh())
+    step = jax.jit(make_step(config, peak, mesh())).lower(state, batch).compile()
+
+    def call() -> Any:
+        _, metrics = jax.block_until_ready(step(state, batch))
+        names = ("dropped/sender", "dropped/receiver", "delivered")
+        return [metrics[name].sum() for name in names]
+
+    return step, call
+
+
+def mesh() -> Any:
+    """All devices on the expert axis."""
+    from shoal.arrays.config import AXES, EXPERT
+    from shoal.arrays.mesh import make_mesh
+
+    return make_mesh({axis: DEVICES if axis == EXPERT else 1 for axis in AXES})
 
 
 def measure(case: str, args: argparse.Namespace) -> dict[str, Any]:
     """Time one case in this process."""
-    import jax
-    import jax.numpy as jnp
-
     from shoal.moe.exchange import exchange_kind
 
-    arrays = {name: jnp.asarray(array) for name, array in inputs(args).items()}
-    ids = arrays.pop("ids")
-    step = step_of(case, args).lower(arrays, ids).compile()
-    _, tally = jax.block_until_ready(step(arrays, ids))
+    step, call = whole_step(case, args) if args.whole else one_layer(case, args)
+    sender, receiver, delivered = (int(n) for n in call())
     walls, cpus = [], []
     for _ in range(args.steps):
         wall, cpu = time.perf_counter(), time.process_time()
-        jax.block_until_ready(step(arrays, ids))
+        call()
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
-    sender, receiver, delivered = (int(n) for n in tally)
-    assert sender + receiver + delivered == ids.size
     return {
         "wall_s": statistics.median(walls),
         "cpu_s": statistics.median(cpus),
         "temporary_bytes": step.memory_analysis().temp_size_in_bytes,
         "sender": sender,
         "receiver": receiver,
-        "assignments": ids.size,
+        "assignments": sender + receiver + delivered,
         "exchange": exchange_kind() if case in {"ragged", "dropless"} else "",
     }
 
@@ -163,6 +225,7 @@ def main() -> None:
     print(
         f"{DEVICES} devices x {args.tokens} tokens x {args.top_k} of {args.experts} experts, "
         f"latent {args.latent}, ffn {args.ffn}; capacity {args.capacity}; "
+        f"{'training step' if args.whole else 'one layer'}, "
         f"median of {args.steps} steps"
     )
     head = ("step ms", "wall", "cpu", "memory", "sender", "receiver", "of arrived")
