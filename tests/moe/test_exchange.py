@@ -10,9 +10,10 @@ from jax.sharding import PartitionSpec as P
 
 from oracles import transport as oracle
 from oracles.bridge import quick_jit
-from oracles.devices import mesh_of
+from oracles.devices import TREE, carrier, mesh_of, random_inputs
 from shoal.moe import exchange
 from shoal.moe.exchange import exchange_kind, ragged_exchange
+from shoal.moe.transport import Capacity
 
 ROWS, OUTPUT_ROWS, LATENT = 20, 25, 3
 
@@ -152,3 +153,16 @@ def test_the_real_collective_lowers_with_its_gradient():
     text = run.lower(operand, output, where, output).as_text()
     assert text.count("@ragged_all_to_all") == 2
     assert "all_gather" not in text
+
+
+def test_the_ragged_transport_lowers_with_the_real_collective_there_and_back(monkeypatch):
+    """Two chunks, each sent and returned, forward and backward; only counts are gathered."""
+    monkeypatch.setattr(exchange, "exchange_kind", lambda: "ragged_all_to_all")
+    inputs = random_inputs(0, np.zeros((4, 3, 2), int))
+    tree = {n: jnp.asarray(inputs[n], jnp.float32) for n in TREE}
+    run = carrier.__wrapped__("ragged", 4, Capacity())
+    text = run.lower(tree, jnp.asarray(inputs["ids"], jnp.int32), tree["x"]).as_text()
+    assert text.count("@ragged_all_to_all") == 8
+    gathered = [line for line in text.splitlines() if "stablehlo.all_gather" in line]
+    assert len(gathered) == 1
+    assert "xi32>" in gathered[0]
