@@ -58,14 +58,20 @@ class Watchdog:
             self._over = True
             self._changed.notify()
 
-    def feed(self) -> None:
-        """Say that something was done just now; the time begins anew."""
+    def feed(self, limit_s: float | None = None) -> None:
+        """Say that something was done just now; the time begins anew.
+
+        Args:
+            limit_s: for this time alone, as for a first step that compiles; never less than the
+                usual limit.
+        """
         if self.limit_s <= 0:
             return
+        limit_s = max(self.limit_s, limit_s or 0.0)
         with self._changed:
-            self._until = time.monotonic() + self.limit_s
+            self._until = time.monotonic() + limit_s
             self._changed.notify()
-        later_s = self.limit_s + _SECOND_TIMER_S
+        later_s = limit_s + _SECOND_TIMER_S
         faulthandler.dump_traceback_later(later_s, exit=True, file=sys.__stderr__ or 2)
 
     @contextmanager

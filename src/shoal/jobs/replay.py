@@ -104,15 +104,14 @@ def run_side(replay: Replay, side: Side, name: str, num_steps: int) -> Arm:
     """Restore the checkpoint and run steps; the weights are dropped at the end."""
     import jax
 
+    from shoal.train.loop import jitted_step
     from shoal.train.state import shardings
     from shoal.train.step import make_step
 
     config, mesh = side.config, side.devices.mesh
     peak = peak_rates(config)
-    places = shardings(config, peak, mesh)
-    resting: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
     state = restored(replay.folder, config, replay.step, mesh)
-    step = jax.jit(make_step(config, peak, mesh), donate_argnums=0, **resting)
+    step = jitted_step(make_step(config, peak, mesh), shardings(config, peak, mesh))
     compiled = step.lower(state, side.batch(replay.step)).compile()
     memory = compiled.memory_analysis()
     used = 0 if memory is None else memory.argument_size_in_bytes + memory.temp_size_in_bytes

@@ -20,7 +20,7 @@ from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
 from shoal.train.derive import peak_rates
 
-_PREPARE_S = 7 * 24 * 3600.0
+_PATIENCE_S = 7 * 24 * 3600.0
 _SPEED = ("first_loss_s", "seconds", "tokens_per_s")
 
 
@@ -51,14 +51,16 @@ def train(
     processes.agree(config)
     prepared = _prepared(config, processes, progress)
     folder = run_folder(run or config.name)
-    return train_config(config, folder, prepared, progress, change=change, processes=processes)
+    done = train_config(config, folder, prepared, progress, change=change, processes=processes)
+    processes.barrier("end", _PATIENCE_S)
+    return done if processes.leader else {}
 
 
 def _prepared(config: Config, processes: Processes, progress: Progress) -> Prepared:
     """Prepare the corpus in one process; the others find it made."""
     made: list[Prepared] = []
     processes.from_leader(
-        lambda: made.append(prepare(config.data.corpus, home(), progress)), _PREPARE_S
+        lambda: made.append(prepare(config.data.corpus, home(), progress)), _PATIENCE_S
     )
     return made[0] if made else prepare(config.data.corpus, home(), progress)
 

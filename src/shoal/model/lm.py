@@ -96,7 +96,24 @@ def forward(
     x = along_tokens(jnp.take(table, inputs, axis=0).astype(dtype), on.mesh)
     norm = at_use(p.embed_norm, described.embed_norm, on.mesh, dtype)
     x = gated_norm(norm, x, config.norm_eps)
-    how = Routing(
+    how = _routing(config, on, own_grid=grid is None)
+
+    def block(kind: str, specs: Block) -> Callable[..., tuple[Array, RoutingStats]]:
+        run = partial(_block, segments=segments, same=same, config=config, kind=kind, how=how)
+        run = partial(run, context=context, specs=specs)
+        return jax.checkpoint(run) if config.remat else run
+
+    kinds = {"local": described.local, "global": described.global_}
+    blocks = {kind: block(kind, specs) for kind, specs in kinds.items()}
+    if grid is None:
+        grid = jnp.zeros((config.num_layers, 2), jnp.float32)
+    x, stats = _run_layers(p, x, grid, config, blocks)
+    norm = at_use(p.final_norm, described.final_norm, on.mesh, dtype)
+    return gated_norm(norm, x, config.norm_eps), stats
+
+
+def _routing(config: ModelConfig, on: On, *, own_grid: bool) -> Routing:
+    return Routing(
         top_k=config.top_k,
         routed_scale=config.routed_scale,
         num_bins=config.balance_bins,
@@ -105,32 +122,9 @@ def forward(
         carry=transport(on.moe.transport),
         capacity=capacity_of(on.moe),
         compute=expert_compute(config.experts, block_rows=config.block_rows),
-        own_grid=grid is None,
+        own_grid=own_grid,
         mesh=on.mesh,
     )
-
-    def block(kind: str, specs: Block) -> Callable[..., tuple[Array, RoutingStats]]:
-        run = partial(
-            _block,
-            segments=segments,
-            same=same,
-            config=config,
-            kind=kind,
-            context=context,
-            specs=specs,
-            how=how,
-        )
-        return jax.checkpoint(run) if config.remat else run
-
-    blocks = {
-        "local": block("local", described.local),
-        "global": block("global", described.global_),
-    }
-    if grid is None:
-        grid = jnp.zeros((config.num_layers, 2), jnp.float32)
-    x, stats = _run_layers(p, x, grid, config, blocks)
-    norm = at_use(p.final_norm, described.final_norm, on.mesh, dtype)
-    return gated_norm(norm, x, config.norm_eps), stats
 
 
 def compute_dtype(p: LM, config: ModelConfig) -> Any:

@@ -61,6 +61,7 @@ _NOTES = {
     "train.detail_every_steps": _CADENCE,
     "train.stop_after_skipped": _CADENCE,
     "train.memory": "ours: a small state rests where it is used",
+    "train.watchdog_first_s": _CADENCE,
     "train.watchdog_s": _CADENCE,
     "moe.*": "ours: all experts on every device",
     "mesh.*": "ours: all devices are fully sharded data parallel",

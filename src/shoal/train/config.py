@@ -45,6 +45,8 @@ class TrainConfig:
     stop_after_skipped: int = placement(16)
     # A step, or the wait for other processes, that takes longer ends the process with its stacks.
     watchdog_s: float = placement(1800.0)
+    # The same for the first step of a process, which compiles.
+    watchdog_first_s: float = placement(4800.0)
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "batch_sequences", "sequence_tokens", "accumulation"):

@@ -23,8 +23,6 @@ from shoal.train.config import Config, TrainConfig
 from shoal.train.step import Batch, State, Step
 from shoal.train.together import ALONE, Together
 
-STACKS = "stacks.txt"
-
 type BatchAt = Callable[[int], Batch]
 type Hook = Callable[[State], None]
 
@@ -72,46 +70,59 @@ def train(
         ValueError: too many steps in a row were not finite, or one dropped what must not be.
     """
     settings, first = config.train, int(state.step)
-    resting: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
-    jitted = jax.jit(step, donate_argnums=0, **resting)
-    dump = folder / STACKS
+    jitted = jitted_step(step, places)
     began = saved = time.perf_counter()
     first_loss_s: float | None = None
     skipped = num_saves = 0
     with (
         _interrupts() as asked,
         progress.task("train", settings.num_steps, "steps") as task,
-        Watchdog(settings.watchdog_s, dump) as watchdog,
+        Watchdog(settings.watchdog_s, folder / stacks_file()) as watchdog,
     ):
         task.advance(first)
+        watchdog.feed(settings.watchdog_first_s)
         for now in range(first + 1, settings.num_steps + 1):
             at = time.perf_counter()
             state, metrics = jitted(state, batch_at(now - 1))
             seen = jax.device_get(metrics)
             end = time.perf_counter()
             first_loss_s = end - began if first_loss_s is None else first_loss_s
-            _log(record, settings, now, seen, end - at)
-            _show(task, settings.tokens_per_step, seen, end - at)
+            _tell(record, task, settings, now, seen, end - at)
             _refuse_drops(config, record, now, seen)
             skipped = _count_skipped(record, settings, now, seen, skipped, folder)
             last, stop = now == settings.num_steps, together.stops(bool(asked), now)
-            late = together.stops(
-                not skipped and end - saved > settings.checkpoint_every_s, now, f"save-{num_saves}"
-            )
-            due = late or (not skipped and _at(now, settings.checkpoint_every_steps))
-            if last or stop or due:
+            waited = not skipped and end - saved > settings.checkpoint_every_s
+            late = together.stops(waited, now, f"save-{num_saves}")
+            due = not skipped and _at(now, settings.checkpoint_every_steps)
+            if last or stop or due or late:
                 save(folder, state, record, facts, settings.keep_checkpoints, together)
                 saved, num_saves = time.perf_counter(), num_saves + 1
             if stop and not last:
                 record.event("stop", step=now)
                 raise KeyboardInterrupt(f"stopped at step {now}")
-            for cadence, hook in every.items():
-                if _at(now, cadence) and not last:
-                    with watchdog.pause():
-                        hook(state)
+            for hook in (h for cadence, h in every.items() if _at(now, cadence) and not last):
+                with watchdog.pause():
+                    hook(state)
             watchdog.feed()
-    seconds, num_steps = time.perf_counter() - began, settings.num_steps - first
-    rate = None
+    return _outcome(settings, state, first, time.perf_counter() - began, first_loss_s)
+
+
+def jitted_step(step: Step, places: State | None) -> Any:
+    """Return the step compiled at its first call; it takes the memory of the state it is given."""
+    resting: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
+    return jax.jit(step, donate_argnums=0, **resting)
+
+
+def stacks_file() -> str:
+    """Return the name of the file for the stacks of a process that stood still."""
+    index = jax.process_index()
+    return f"stacks-{index}.txt" if index else "stacks.txt"
+
+
+def _outcome(
+    settings: TrainConfig, state: State, first: int, seconds: float, first_loss_s: float | None
+) -> Outcome:
+    num_steps, rate = settings.num_steps - first, None
     if num_steps > 1 and first_loss_s is not None:
         rate = (num_steps - 1) * settings.tokens_per_step / (seconds - first_loss_s)
     return Outcome(
@@ -182,6 +193,20 @@ def save(
     checkpoint.prune(folder, keep)
 
 
+def _tell(
+    record: Record,
+    task: Task,
+    settings: TrainConfig,
+    step: int,
+    seen: dict[str, Any],
+    seconds: float,
+) -> None:
+    tokens_per_s = settings.tokens_per_step / seconds
+    _log(record, settings, step, seen, seconds)
+    task.say(f"loss {float(seen['loss']):.3f}  {tokens_per_s:,.0f} tokens/s")
+    task.advance()
+
+
 def _log(
     record: Record, settings: TrainConfig, step: int, seen: dict[str, Any], seconds: float
 ) -> None:
@@ -197,11 +222,6 @@ def _log(
     values["seconds"] = seconds
     values["tokens_per_s"] = settings.tokens_per_step / seconds
     record.metric(step, values)
-
-
-def _show(task: Task, tokens: int, seen: dict[str, Any], seconds: float) -> None:
-    task.say(f"loss {float(seen['loss']):.3f}  {tokens / seconds:,.0f} tokens/s")
-    task.advance()
 
 
 @contextmanager

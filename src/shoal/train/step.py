@@ -178,15 +178,18 @@ def accumulate(
         (_, (sums, stats)), gradients = graded(params, batch, None)
         return gradients, sums, stats
 
-    # Every parts-th row: a cut along the batch stays where it is.
-    split = jax.tree.map(
-        lambda a: jnp.moveaxis(a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 1, 0), batch
-    )
     start = jnp.zeros((config.num_layers, 2), jnp.float32) if grid is None else grid
+    return _in_parts(graded, params, batch, start, parts)
 
-    def first(part: Batch) -> tuple[LM, dict[str, Array], RoutingStats]:
-        (_, (sums, stats)), gradients = graded(params, part, start)
-        return gradients, sums, stats
+
+def _in_parts(
+    graded: Callable[..., Any],
+    params: LM,
+    batch: Batch,
+    start: Float[Array, "layers 2"],
+    parts: int,
+) -> tuple[LM, dict[str, Array], RoutingStats]:
+    """Sum over microbatches; each one's margins are counted on the grid of the one before."""
 
     def add(carried: Any, part: Batch) -> tuple[Any, None]:
         gradients, sums, stats = carried
@@ -194,18 +197,19 @@ def accumulate(
         added = jax.tree.map(jnp.add, (gradients, sums), (more, more_sums))
         return (*added, add_stats(stats, more_stats)), None
 
-    zeros = jax.tree.map(
-        lambda a: jnp.zeros(a.shape, a.dtype),
-        jax.eval_shape(first, jax.tree.map(lambda a: a[0], split)),
+    # Every parts-th row: a cut along the batch stays where it is.
+    split = jax.tree.map(
+        lambda a: jnp.moveaxis(a.reshape(a.shape[0] // parts, parts, *a.shape[1:]), 1, 0), batch
     )
-    gradients, sums, stats = zeros
-    empty = stats._replace(
-        margins=stats.margins._replace(
-            grid=start,
-            span=jnp.stack([jnp.full(len(start), jnp.inf), jnp.full(len(start), -jnp.inf)], 1),
-        )
+    one = jax.tree.map(lambda a: a[0], split)
+    (_, (sums, stats)), gradients = jax.eval_shape(graded, params, one, start)
+    gradients, sums, stats = jax.tree.map(
+        lambda a: jnp.zeros(a.shape, a.dtype), (gradients, sums, stats)
     )
-    (gradients, sums, stats), _ = jax.lax.scan(add, (gradients, sums, empty), split)
+    none = jnp.full(len(start), jnp.inf)
+    margins = stats.margins._replace(grid=start, span=jnp.stack([none, -none], axis=1))
+    begun = (gradients, sums, stats._replace(margins=margins))
+    (gradients, sums, stats), _ = jax.lax.scan(add, begun, split)
     return gradients, sums, stats
 
 
