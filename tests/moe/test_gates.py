@@ -44,7 +44,6 @@ def expected_of(name, inputs, room):
 QUICK = {
     ("pooled", "hardly any room"),
     ("ragged", "hardly any room"),
-    ("pooled", "one token a device"),
     ("pooled", "more waves than rows, more chunks than experts"),
     ("ragged", "three uneven chunks"),
 }
