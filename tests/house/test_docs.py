@@ -8,7 +8,8 @@ import pytest
 
 from shoal.cli import build_parser
 
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/clusters.md"]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in DOCS.glob("*.md"))]
 FENCE = re.MULTILINE | re.DOTALL
 
 

@@ -70,10 +70,9 @@ def train(
         ValueError: too many steps in a row were not finite, or one dropped what must not be.
     """
     settings, first = config.train, int(state.step)
-    jitted = jitted_step(step, places)
+    jitted, skipped, num_saves = jitted_step(step, places), 0, 0
     began = saved = time.perf_counter()
     first_loss_s: float | None = None
-    skipped = num_saves = 0
     with (
         _interrupts() as asked,
         progress.task("train", settings.num_steps, "steps") as task,
@@ -100,10 +99,9 @@ def train(
             if stop and not last:
                 record.event("stop", step=now)
                 raise KeyboardInterrupt(f"stopped at step {now}")
-            for hook in (h for cadence, h in every.items() if _at(now, cadence) and not last):
-                with watchdog.pause():
+            with watchdog.pause():
+                for hook in (h for cadence, h in every.items() if _at(now, cadence) and not last):
                     hook(state)
-            watchdog.feed()
     return _outcome(settings, state, first, time.perf_counter() - began, first_loss_s)
 
 
