@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.arrays.config import AXES, degrees
+from shoal.jobs.lowered import with_forms
 from shoal.jobs.resolve import resolve
 from shoal.plan import text
 from shoal.plan.budget import step_budget
 from shoal.plan.chips import Chip, chip_named
+from shoal.plan.compile import compiled_apart
 from shoal.plan.flops import mfu as mfu_of
 from shoal.plan.flops import model_flops
 from shoal.plan.goodput import (
@@ -26,6 +28,7 @@ from shoal.plan.goodput import (
 )
 from shoal.plan.horizon import as_moment, shortened
 from shoal.plan.layout import Layout, Workload, leaves_of, misfits
+from shoal.plan.lowered import arguments_bytes, lowered_flops
 from shoal.plan.memory import chip_memory
 from shoal.plan.notes import assumptions, warnings
 from shoal.plan.room import pooled_sizes
@@ -48,6 +51,7 @@ def plan(
     step_s: float | None = None,
     mfu: float | str | None = None,
     search: bool = False,
+    compile: bool = False,
     deadline: str | None = None,
     start: str | None = None,
     lost: float | str = 0.0,
@@ -64,6 +68,7 @@ def plan(
         mesh: items like `expert=64`, over the recipe's mesh.
         step_s: seconds of a step, as measured or hoped for; `mfu` is the other way to say it.
         search: rank other layouts beside the given one.
+        compile: compile the real step for as many fake devices in another process, and compare.
         deadline: a date; prints the horizon that `lost` of the chips leaves until then, from step
             `at_step` at `start` (now by default).
         price: dollars per chip and hour.
@@ -74,7 +79,8 @@ def plan(
     """
     facts, share = chip_named(chip), None if mfu is None else _share(mfu, "mfu")
     _check(chips=chips, step_s=step_s, mfu=share, price=price, power=power)
-    config = resolve(recipe, [*overrides, *(f"mesh.{item}" for item in mesh)])
+    settings = [*overrides, *(f"mesh.{item}" for item in mesh)]
+    config = resolve(recipe, settings)
     layout, work = layout_of(config, chips), workload_of(config)
     for misfit in misfits(work, layout):
         raise ValueError(misfit.message)
@@ -95,6 +101,8 @@ def plan(
         )
     if search:
         result["search"] = _search(work, layout, facts)
+    if compile:
+        result["compiled"] = _compiled(recipe, settings, config, chips)
     result["warnings"] = list(warnings(result["memory"], speed_s, result["step_s_bound"]))
     result["assumptions"] = list(assumptions(work, layout, facts, reliability))
     return result
@@ -246,6 +254,25 @@ def _horizon(
         "whole_replicas_left": math.floor(layout.replica * (1 - lost)),
         "muon_lr": [fraction * peak.muon_lr for fraction in found.line],
         "adam_lr": [fraction * peak.adam_lr for fraction in found.line],
+    }
+
+
+def _compiled(
+    recipe: str, settings: Sequence[str], config: Config, num_chips: int
+) -> dict[str, Any]:
+    """What the compiled step says beside what the plan says of the same program."""
+    request = {"recipe": recipe, "overrides": settings, "chips": num_chips}
+    found = compiled_apart("shoal.jobs.lowered", request, num_chips)
+    config = with_forms(config)
+    work, layout = workload_of(config), layout_of(config, num_chips)
+    planned = {
+        "arguments_bytes": arguments_bytes(work, layout),
+        "matmul_flops": sum(lowered_flops(work, layout).values()),
+    }
+    return {
+        **found,
+        "planned": planned,
+        "ratio": {name: found[name] / value for name, value in planned.items()},
     }
 
 

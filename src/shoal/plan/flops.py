@@ -89,7 +89,7 @@ def executed_flops(work: Workload, layout: Layout) -> dict[str, float]:
 
 def logits_are_blocked(work: Workload, layout: Layout) -> bool:
     """Whether the loss goes through the vocabulary block by block (`model.loss`)."""
-    whole = 4 * layout.tokens_per_chip(work) * work.model.vocab_size
+    whole = 4 * layout.tokens_per_chip(work) * layout.context * work.model.vocab_size
     return whole > work.model.loss_block_above_bytes
 
 

@@ -45,10 +45,8 @@ def pooled_fill(work: Workload, layout: Layout) -> float:
     """Return the rows that experts compute for each assignment: 1 unless buffers are padded."""
     if work.moe.transport != "pooled":
         return 1.0
-    sizes = pooled_sizes(work, layout)
-    experts = work.model.num_experts // layout.expert
-    rows = experts * sizes.receiver_rows_per_expert * sizes.waves
-    return rows / sizes.assignments_per_shard
+    _, laid_out = live_rows(work, layout)
+    return work.moe.waves * laid_out / layout.assignments(work)
 
 
 def recomputed_pieces(work: Workload) -> int:
@@ -83,7 +81,8 @@ def live_rows(work: Workload, layout: Layout) -> tuple[int, int]:
     if moe.transport == "pooled":
         sizes = pooled_sizes(work, layout)
         each = sizes.sender_rows_per_wave + sizes.header_rows
-        return layout.expert * each, experts * sizes.receiver_rows_per_expert
+        received = layout.expert * sizes.sender_rows_per_wave
+        return layout.expert * each, min(experts * sizes.receiver_rows_per_expert, received)
     taken = sum(
         chunk_rows(count, layout.expert, experts, end - start, moe.capacity_receiver)
         for start, end in chunk_bounds(experts, moe.chunks)

@@ -10,7 +10,10 @@ _GIB = 2**30
 
 def render(result: Mapping[str, Any]) -> str:
     """Return the result of `jobs.plan.plan` for a terminal."""
-    sections = [_head, _memory, _operations, _traffic, _bound, _pooled, _run, _horizon, _search]
+    sections = (
+        *(_head, _memory, _operations, _traffic, _bound, _pooled),
+        *(_run, _horizon, _search, _compiled),
+    )
     lines = [line for section in sections for line in section(result)]
     lines += [f"warning: {warning}" for warning in result["warnings"]]
     lines += ["", "assumed", *(f"  - {each}" for each in result["assumptions"])]
@@ -178,6 +181,26 @@ def _search(result: Mapping[str, Any]) -> Lines:
     rank = found["rank_of_given"]
     yield f"  {'given':6}{_layout_row(found['given'])}"
     yield f"  the given layout is {f'number {rank:,}' if rank else 'not among those that fit'}"
+
+
+def _compiled(result: Mapping[str, Any]) -> Lines:
+    if "compiled" not in result:
+        return
+    found = result["compiled"]
+    planned, ratio = found["planned"], found["ratio"]
+    yield from ("", f"the step compiled for {result['chips']:,} fake CPU devices")
+    yield f"  {'':42} {'compiled':>14} {'planned':>14} {'ratio':>8}"
+    cells = f"{_gib(found['arguments_bytes'], 14)} {_gib(planned['arguments_bytes'], 14)}"
+    yield f"  {'arguments of a device, GiB':42} {cells} {ratio['arguments_bytes']:>8.4f}"
+    cells = f"{found['matmul_flops']:>14.4e} {planned['matmul_flops']:>14.4e}"
+    yield f"  {'matrix products, all devices':42} {cells} {ratio['matmul_flops']:>8.4f}"
+    yield f"  {'temporary memory of a device, GiB':42} {_gib(found['temporary_bytes'], 14)}"
+    yield "  temporary memory is of the program compiled for CPUs: it widens bfloat16, keeps scores"
+    yield "  and gathers every device's rows where accelerators exchange ragged ones"
+    yield (
+        f"  traced in {found['trace_s']:.1f} s, compiled in {found['compile_s']:.1f} s, with"
+        f" {found['peak_process_bytes'] / _GIB:.2f} GiB"
+    )
 
 
 def _layout_row(row: Mapping[str, Any]) -> str:

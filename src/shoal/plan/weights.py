@@ -28,6 +28,7 @@ class Weights:
         largest_numbers: numbers of the largest leaf that is orthogonalized.
         used_bytes: of all weights as the layers and the head use them.
         newton_schulz_flops: of a chip's share of the matrices.
+        newton_schulz_all_flops: of all chips of one replica.
     """
 
     state: Table
@@ -37,6 +38,7 @@ class Weights:
     largest_numbers: int
     used_bytes: float
     newton_schulz_flops: float
+    newton_schulz_all_flops: float
 
     @property
     def parameters_bytes(self) -> int:
@@ -80,6 +82,7 @@ def _weights_of(work: Workload, data: int, expert: int) -> Weights:
         if leaf.group == "muonh":
             largest = max(largest, numbers)
             spread += 0 if leaf.is_bank else MASTER_BYTES * numbers
+    banks, others = _newton_schulz_flops(work, layout)
     return Weights(
         state=state,
         gathered=gathered,
@@ -87,7 +90,8 @@ def _weights_of(work: Workload, data: int, expert: int) -> Weights:
         spread_bytes=spread,
         largest_numbers=largest,
         used_bytes=used,
-        newton_schulz_flops=_newton_schulz_flops(work, layout),
+        newton_schulz_flops=banks + others,
+        newton_schulz_all_flops=_newton_schulz_flops(work, Layout())[0] + layout.shards * others,
     )
 
 
@@ -107,26 +111,26 @@ def _gathered(work: Workload, layout: Layout, leaf: Leaf, cut: Axes) -> tuple[fl
     return whole, cut
 
 
-def _newton_schulz_flops(work: Workload, layout: Layout) -> float:
-    """Return one chip's operations of five iterations on its share of the matrices.
+def _newton_schulz_flops(work: Workload, layout: Layout) -> tuple[float, float]:
+    """Return one chip's operations of five iterations, on banks and on other matrices.
 
     Banks are orthogonalized where they stand; other matrices of one shape are spread whole over
     data and expert, padded to a multiple of these.
     """
     spread: dict[tuple[int, int], int] = {}
-    flops = 0.0
+    banks = others = 0.0
     for leaf in work.leaves:
         if leaf.group != "muonh":
             continue
         rows, columns = sorted(leaf.shape[-2:])
         count = leaf.size // (rows * columns)
         if leaf.is_bank:
-            flops += count // layout.over(layout.cut(leaf)) * _iterations_flops(rows, columns)
+            banks += count // layout.over(layout.cut(leaf)) * _iterations_flops(rows, columns)
         else:
             spread[rows, columns] = spread.get((rows, columns), 0) + count
     for (rows, columns), count in spread.items():
-        flops += -(-count // layout.shards) * _iterations_flops(rows, columns)
-    return flops
+        others += -(-count // layout.shards) * _iterations_flops(rows, columns)
+    return banks, others
 
 
 def _iterations_flops(rows: int, columns: int) -> float:
