@@ -91,6 +91,7 @@ def test_a_run_goes_on_from_one_mesh_on_another_as_if_nothing_had_been(tmp_path)
         np.testing.assert_allclose(found["grad_norm"], expected["grad_norm"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_where_the_state_rests_changes_no_bit():
     device, optimizer, everything = (
         walk(replace(MESHES["2 devices, data"], memory=memory), 2)
