@@ -64,13 +64,11 @@ def plan(
     """Return the plan; bytes, seconds, watts, dollars are plain numbers, shares from 0 to 1.
 
     Args:
-        chips: how many.
         mesh: items like `expert=64`, over the recipe's mesh.
         step_s: seconds of a step, as measured or hoped for; `mfu` is the other way to say it.
         search: rank other layouts beside the given one.
         compile: compile the real step for as many fake devices in another process, and compare.
-        deadline: a date; prints the horizon that `lost` of the chips leaves until then, from step
-            `at_step` at `start` (now by default).
+        deadline: a date; adds the horizon that `lost` of the chips leaves from `at_step`, `start`.
         price: dollars per chip and hour.
         power: watts per chip.
 
@@ -82,11 +80,9 @@ def plan(
     settings = [*overrides, *(f"mesh.{item}" for item in mesh)]
     config = resolve(recipe, settings)
     layout, work = layout_of(config, chips), workload_of(config)
-    for misfit in misfits(work, layout):
-        raise ValueError(misfit.message)
-    reliability = Reliability(
-        failures_per_chip_year=failures_per_chip_year, restart_minutes=restart_minutes
-    )
+    _check_fit(work, layout)
+    failing = {"failures_per_chip_year": failures_per_chip_year, "restart_minutes": restart_minutes}
+    reliability = Reliability(**failing)
     result = _step(config, work, layout, facts)
     speed_s = step_s
     if share is not None:
@@ -96,9 +92,8 @@ def plan(
     if deadline is not None:
         if speed_s is None:
             raise ValueError("deadline needs a speed; give step_s or mfu as well")
-        result["horizon"] = _horizon(
-            config, layout, deadline, start, _share(lost, "lost"), at_step, result
-        )
+        share = _share(lost, "lost")
+        result["horizon"] = _horizon(config, layout, deadline, start, share, at_step, result)
     if search:
         result["search"] = _search(work, layout, facts)
     if compile:
@@ -168,6 +163,11 @@ def _check(*, chips: int, **given: float | None) -> None:
         )
     if given["mfu"] is not None and given["mfu"] > 1:
         raise ValueError(f"mfu={given['mfu']} is above 1; write 24.5 % as 0.245 or 24.5%")
+
+
+def _check_fit(work: Workload, layout: Layout) -> None:
+    for misfit in misfits(work, layout):
+        raise ValueError(misfit.message)
 
 
 def _share(value: float | str, name: str) -> float:
