@@ -75,6 +75,7 @@ def test_gradients_of_the_same_numbers_are_parallel_and_of_the_dropping_ones_are
         (["optimizer.muon_lr=0.1"], {}, "optimizer.muon_lr cannot change within run tiny"),
         ([], {}, "nothing would change; say what with --set"),
         (["moe.transport=pooled"], {"steps": 9}, "the run ends at step 12; use 1 to 4"),
+        (["moe.transport=pooled"], {"steps": 1}, "a spread needs 2 or more"),
         (["moe.transport=pooled"], {"step": 7}, "no checkpoint at step 7"),
         (["moe.transport=teleport"], {}, "moe.transport"),
         (["mesh.expert=5"], {}, "needs a multiple of 5 devices, there are 1"),

@@ -24,6 +24,7 @@ POOLED = (
     "moe.transport=pooled",
     "moe.capacity_sender=4",
     "moe.capacity_receiver=4",
+    "eval.every_steps=4",
 )
 
 
@@ -90,6 +91,8 @@ def test_two_processes_are_one_run_with_the_numbers_of_one_process(alone, text, 
     one = environment(tmp_path, text=text)
     digest = result_of(shoal("hash", "tiny", "--json", seen=one))["digest"]
     assert digest == [e for e in read_events(run) if e["kind"] == "checkpoint"][-1]["digest"]
+    assert (run / "evals/4.json").is_file()
+    assert (run / "samples/4.json").is_file()
     scored = result_of(shoal("eval", "tiny", "--json", seen=one))
     assert scored["step"] == 8
     assert (run / "evals/8.json").is_file()

@@ -90,9 +90,9 @@ def test_a_compilation_that_fails_says_why():
 
 @pytest.mark.slow
 def test_the_flagship_compiles_for_twelve_racks():
-    settings = ["train.batch_sequences=12288", "train.memory=optimizer_on_host"]
+    settings = ["train.batch_sequences=12288"]
     found = plan("flagship", settings, chips=768, compile=True)["compiled"]
     assert found["ratio"]["arguments_bytes"] == pytest.approx(1, abs=0.01)
     assert found["ratio"]["matmul_flops"] == pytest.approx(1, abs=0.03)
-    assert found["peak_process_bytes"] < 3 * 2**30
-    assert found["processor_s"] < 150
+    assert found["peak_process_bytes"] < 2.5 * 2**30
+    assert found["processor_s"] < 100

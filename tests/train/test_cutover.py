@@ -1,7 +1,6 @@
 """The verdict on a change of a run: what is paired, what is told, what stops it."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,9 +78,7 @@ def test_a_change_for_the_better_goes():
     assert found["dropped"]["all"]["old"] == pytest.approx(10 / 200)
 
 
-def test_one_step_gives_no_interval_and_no_speed():
-    one = replace(OLD, steps=OLD.steps[:1], seconds=OLD.seconds[:1])
-    found = verdict(one, one, Limits())
-    assert found["go"]
-    assert found["tokens_per_s"] == {"old": None, "new": None}
-    assert found["loss"]["spread"] == np.inf
+def test_a_gradient_that_appears_where_none_was_stops_the_change():
+    dead = arm([3.0, 2.0, 2.5, 2.2], grad=0.0)
+    assert verdict(dead, dead, Limits())["go"]
+    assert not verdict(dead, OLD, Limits())["go"]

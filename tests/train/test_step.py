@@ -177,6 +177,7 @@ def test_the_record_gets_every_number_that_it_names_with_the_right_shape():
     per_layer = {"router/entropy", "router/load_cv", "router/load_max", "router/bias_abs_max"}
     scalars = {"loss", "z_loss", "learning_rate/muon", "learning_rate/adam", "applied", "grad_norm"}
     counted = {"dropped/sender", "dropped/receiver", "delivered"}
+    counted |= {f"drop_share/{side}" for side in ("sender", "receiver", "receiver_of_sent")}
     shapes = {name: np.shape(value) for name, value in metrics[0].items()}
     expected = {
         **dict.fromkeys(scalars | norms | {"dropped/fraction"}, ()),

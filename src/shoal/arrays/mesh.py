@@ -85,15 +85,33 @@ def bank_partition(mesh: Mesh, num_experts: int) -> P:
     return P(placed(("expert",), (num_experts,), dict(mesh.shape))[0] or None)
 
 
-def gathered_bank(bank: Any, mesh: Placing, num_experts: int) -> Any:
+def gathered_bank(bank: Any, mesh: Placing, num_experts: int, dtype: Any) -> Any:
     """Gather what of a layer's bank is cut over data, inside `on_each_device`.
 
-    What remains is this device's share along the expert axis, whole. The transpose sums and
-    scatters the gradients.
+    What remains is this device's share along the expert axis, whole. Banks travel in `dtype`; their
+    gradients are summed and scattered in the banks' own, float32.
     """
     if mesh is None or DATA not in placed(("expert",), (num_experts,), dict(mesh.shape))[0]:
         return bank
-    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, DATA, axis=0, tiled=True), bank)
+    return jax.tree.map(lambda leaf: _from_all(leaf, leaf.dtype, dtype), bank)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _from_all(leaf: Array, own: Any, dtype: Any) -> Array:
+    del own
+    return jax.lax.all_gather(leaf.astype(dtype), DATA, axis=0, tiled=True)
+
+
+def _from_all_forward(leaf: Array, own: Any, dtype: Any) -> tuple[Array, None]:
+    return _from_all(leaf, own, dtype), None
+
+
+def _from_all_backward(own: Any, dtype: Any, kept: None, gradient: Array) -> tuple[Array]:
+    del dtype, kept
+    return (jax.lax.psum_scatter(gradient.astype(own), DATA, scatter_dimension=0, tiled=True),)
+
+
+_from_all.defvjp(_from_all_forward, _from_all_backward)
 
 
 def on_device(tree: Any, mesh: Placing) -> Any:
@@ -109,10 +127,11 @@ def along_tokens(x: Float[Array, "B S *rest"], mesh: Placing) -> Float[Array, "B
 
 
 def at_use(params: Any, described: Any, mesh: Placing, dtype: Any) -> Any:
-    """Gather weights for their use, in the dtype of their use; banks stay with their devices.
+    """Gather weights for their use, in the dtype of their use; banks stay as and where they are.
 
-    The gradient goes back to where the weight rests, in the weight's own dtype. Vectors and what
-    is looked up (the embedding) keep their dtype.
+    The gradient goes back to where the weight rests, and becomes the weight's own dtype there: of a
+    matrix used in bfloat16 the devices' parts are summed in bfloat16. Vectors and what is looked up
+    (the embedding) keep their dtype, and so do their gradients.
 
     Args:
         described: the same tree of WeightSpecs; a leading `layer` axis that the weights lack, as
@@ -127,7 +146,9 @@ def at_use(params: Any, described: Any, mesh: Placing, dtype: Any) -> Any:
         is_matrix = len(axes) > 1 and "channel" not in axes and spec.name != "embed"
         cut = placed(axes, shape, dict(mesh.shape))
         rest = NamedSharding(mesh, P(*(found or None for found in cut)))
-        use = rest if "expert" in axes[:-2] else whole(mesh)
+        if "expert" in axes[:-2]:
+            return jax.lax.with_sharding_constraint(leaf, rest)
+        use = whole(mesh)
         return _gathered(leaf, leaf.dtype, dtype if is_matrix else leaf.dtype, use, rest)
 
     return jax.tree.map(one, described, params)

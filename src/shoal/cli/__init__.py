@@ -74,6 +74,8 @@ def _run_verb(given: Arguments) -> int:
     aside = contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext()
     with aside:
         result = verb.call(given)
+    if not result:  # another process of the run says it
+        return 0
     shown = json.dumps(result, ensure_ascii=False) if given.json else verb.show(result)
     if shown:
         print(shown)

@@ -37,6 +37,7 @@ class Watchdog:
         self.limit_s = limit_s
         self.dump = dump
         self._until: float | None = None  # None: paused, or over
+        self._now_s = limit_s
         self._over = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -67,7 +68,7 @@ class Watchdog:
         """
         if self.limit_s <= 0:
             return
-        limit_s = max(self.limit_s, limit_s or 0.0)
+        self._now_s = limit_s = max(self.limit_s, limit_s or 0.0)
         with self._changed:
             self._until = time.monotonic() + limit_s
             self._changed.notify()
@@ -104,7 +105,7 @@ class Watchdog:
 
     def _end(self) -> None:
         who = f"process {os.getpid()} on {socket.gethostname()}"
-        what = f"nothing was done for {self.limit_s:g} s; where every thread stood:"
+        what = f"nothing was done for {self._now_s:g} s; where every thread stood:"
         said = f"watchdog: {who}: {what}\n"
         os.write(2, said.encode())
         faulthandler.dump_traceback(2, all_threads=True)

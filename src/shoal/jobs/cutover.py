@@ -12,7 +12,7 @@ from typing import Any
 from shoal.core.config import fingerprint, plain
 from shoal.core.files import folder_lock, write_atomic
 from shoal.core.record import Record, read_events
-from shoal.jobs.replay import prepare_replay, run_side
+from shoal.jobs.replay import Replay, prepare_replay, run_side
 from shoal.train.cutover import Limits, verdict
 
 CUTOVERS = "cutovers"
@@ -34,10 +34,17 @@ def cutover(
     Raises:
         ValueError: see `replay.prepare_replay`.
     """
+    if steps < 2:
+        raise ValueError(f"--steps {steps}: a spread needs 2 or more; tens of steps tell more")
     replay = prepare_replay(run, overrides, step, steps)
+    with folder_lock(replay.folder):  # a run in training would delete checkpoints meanwhile
+        return _compared(replay, steps, limits or Limits())
+
+
+def _compared(replay: Replay, steps: int, limits: Limits) -> dict[str, Any]:
     old = run_side(replay, replay.old, "old settings", steps)
     new = run_side(replay, replay.new, "new settings", steps)
-    found = verdict(old, new, limits or Limits())
+    found = verdict(old, new, limits)
     content: dict[str, Any] = {
         "run": replay.folder.name,
         "step": replay.step,
@@ -54,7 +61,7 @@ def cutover(
     name = f"{replay.step}-{fingerprint(replay.new.config, kinds)[:12]}.json"
     path = replay.folder / CUTOVERS / name
     attempt = max((event["attempt"] for event in read_events(replay.folder)), default=1)
-    with folder_lock(replay.folder), Record.open(replay.folder, attempt=attempt) as record:
+    with Record.open(replay.folder, attempt=attempt) as record:
         write_atomic(path, json.dumps(content, indent=1))
         record.event(
             "cutover", step=replay.step, steps=steps, go=found["go"], reasons=found["reasons"],

@@ -1,10 +1,12 @@
 """The devices of a run: its mesh, checked against the config, and what runs on it, in words."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.arrays.config import BATCH_AXES, CONTEXT, EXPERT, batch_shards, degrees
+from shoal.arrays.config import BATCH_AXES, CONTEXT, MeshConfig, batch_shards, degrees
 from shoal.core.progress import Progress
+from shoal.train.checks import experts_divide_over_their_axis
 from shoal.train.config import Config
 
 
@@ -44,7 +46,8 @@ def devices_of(config: Config) -> Devices:
     devices = visible_devices()
     degree = degrees(config.mesh, len(devices))
     check_degrees(config, degree)
-    mesh = make_mesh(degree, devices) if len(devices) > 1 else None
+    on_mesh = len(devices) > 1 or config.train.memory != "device"
+    mesh = make_mesh(degree, devices) if on_mesh else None
     if degree[CONTEXT] > 1 and attention_kind(config.model) == "kernel":
         raise ValueError(
             f"mesh.context={degree[CONTEXT]} needs model.attention=chunks: the kernel does not cut"
@@ -81,14 +84,9 @@ def check_degrees(config: Config, degree: dict[str, int]) -> None:
         ValueError: every problem, one a line.
     """
     shards, axes = batch_shards(degree), " x ".join(BATCH_AXES)
-    experts, parts = config.model.num_experts, config.train.accumulation
-    problems = []
-    if experts % degree[EXPERT]:
-        fitting = [str(d) for d in range(1, experts + 1) if experts % d == 0]
-        problems.append(
-            f"model.num_experts={experts} is not divisible by mesh axis 'expert'={degree[EXPERT]};"
-            f" use {', '.join(fitting)}"
-        )
+    parts = config.train.accumulation
+    resolved = dataclasses.replace(config, mesh=MeshConfig(**degree))
+    problems = [found for found in (experts_divide_over_their_axis(resolved),) if found]
     for name, rows in (
         ("train.batch_sequences", config.train.batch_sequences),
         ("eval.batch_sequences", config.eval.batch_sequences),
@@ -106,7 +104,8 @@ def check_degrees(config: Config, degree: dict[str, int]) -> None:
     ):
         if length % degree[CONTEXT]:
             problems.append(
-                f"{name}={length} is not divisible by mesh axis 'context'={degree[CONTEXT]}"
+                f"{name}={length} is not divisible by mesh axis 'context'={degree[CONTEXT]};"
+                " use a power of two that divides it"
             )
     if problems:
         raise ValueError("\n".join(problems))

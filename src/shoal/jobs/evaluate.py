@@ -92,7 +92,7 @@ def evaluator(
                 task.advance()
         if not sets:
             progress.note("nothing is held out of this corpus, so nothing is scored")
-        texts = samples(state, config, tokenizer)
+        texts = samples(state, config, tokenizer, mesh)
         if jax.process_index() > 0:
             return
         write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
@@ -112,14 +112,15 @@ def scorer(config: Config, mesh: Any = None) -> Callable[[Any, Any, Any, Any], A
     import jax
     import jax.numpy as jnp
 
-    from shoal.arrays.mesh import over_rows, whole
+    from shoal.arrays.mesh import on_device, over_rows, whole
     from shoal.model.lm import On, losses
 
     model, context, on = config.model, config.train.sequence_tokens, On(mesh=mesh)
     gives: dict[str, Any] = {} if mesh is None else {"out_shardings": whole(mesh)}
 
     def score(params: Any, inputs: Any, targets: Any, segments: Any) -> Any:
-        found, _ = losses(params, inputs, targets, segments, model, context=context, on=on)
+        here = on_device(params, mesh)
+        found, _ = losses(here, inputs, targets, segments, model, context=context, on=on)
         return found.nats.astype(jnp.float32)
 
     jitted = jax.jit(score, **gives)
@@ -130,15 +131,18 @@ def scorer(config: Config, mesh: Any = None) -> Callable[[Any, Any, Any, Any], A
     return nats
 
 
-def samples(state: Any, config: Config, tokenizer: Any) -> list[dict[str, Any]]:
+def samples(state: Any, config: Config, tokenizer: Any, mesh: Any = None) -> list[dict[str, Any]]:
     """Continue the config's prompts, in one batch."""
+    import jax
+
+    from shoal.arrays.mesh import on_device
     from shoal.model.sample import sample
 
     prompts = list(config.eval.sample_prompts)
     if not prompts or not config.eval.sample_tokens:
         return []
     columns = sample(
-        state.params,
+        jax.jit(lambda params: on_device(params, mesh))(state.params),
         [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts],
         config.model,
         context=config.train.sequence_tokens,

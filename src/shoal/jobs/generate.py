@@ -5,6 +5,7 @@ from typing import Any
 from shoal.core.files import home
 from shoal.core.progress import progress_for
 from shoal.data.tokenize import EOS_ID
+from shoal.jobs.devices import mesh_or_none
 from shoal.jobs.prepare import prepare
 from shoal.jobs.runs import check_corpus, find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
@@ -17,15 +18,20 @@ def generate(
     folder = find_run(run)
     config = read_config(folder)
     start_jax(home())
-    prepared = prepare(config.data.corpus, home(), progress_for())
+    progress = progress_for()
+    prepared = prepare(config.data.corpus, home(), progress)
     check_corpus(folder, prepared)
-    from shoal.model.sample import sample  # jax loads only after start_jax
+    import jax  # loads only after start_jax
+
+    from shoal.arrays.mesh import on_device
+    from shoal.model.sample import sample
 
     tokenizer = prepared.tokenizer()
-    state = restored(folder, config)
+    mesh = mesh_or_none(config, progress)
+    state = restored(folder, config, mesh=mesh)
     drawn: list[int] = []
     columns = sample(
-        state.params,
+        jax.jit(lambda params: on_device(params, mesh))(state.params),
         [tokenizer.encode(prompt, add_special_tokens=False).ids],
         config.model,
         context=config.train.sequence_tokens,

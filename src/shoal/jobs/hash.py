@@ -3,6 +3,8 @@
 from typing import Any
 
 from shoal.core.files import home
+from shoal.core.progress import progress_for
+from shoal.jobs.devices import mesh_or_none
 from shoal.jobs.runs import find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
 
@@ -16,8 +18,7 @@ def hash_run(run: str) -> dict[str, Any]:
     folder = find_run(run)
     config = read_config(folder)
     start_jax(home())
-    from shoal.train import checkpoint  # jax loads only after start_jax
+    from shoal.train.digest import census, digest  # jax loads only after start_jax
 
-    state = restored(folder, config)
-    digest = checkpoint.digest(checkpoint.census(state))
-    return {"run": str(folder), "step": int(state.step), "digest": digest}
+    state = restored(folder, config, mesh=mesh_or_none(config, progress_for()))
+    return {"run": str(folder), "step": int(state.step), "digest": digest(census(state))}

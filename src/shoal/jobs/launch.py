@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.arrays.config import degrees
 from shoal.core.files import write_atomic
+from shoal.jobs.devices import check_degrees
 from shoal.jobs.resolve import resolve
 from shoal.plan.launch import MARK, Launch, jobset, skypilot, slurm
 
@@ -54,6 +55,7 @@ def launch(
         **options,
     )
     mesh = degrees(config.mesh, nodes * gpus_per_node)
+    check_degrees(config, mesh)
     write, submit = _WRITERS[cluster]
     text = write(job)
     if out is not None:

@@ -56,24 +56,25 @@ def _gradients(replay: Replay, side: Side) -> Any:
 
     config, mesh = side.config, side.devices.mesh
     state = restored(replay.folder, config, replay.step, mesh)
+    params, grid = state.params, state.grid
+    del state  # moments are not needed
 
-    def taken(resting: Any, batch: Any) -> Any:
-        here = on_device(resting, mesh)
+    def taken(params: Any, grid: Any, batch: Any) -> Any:
         gradients, sums, _ = accumulate(
-            here.params,
+            on_device(params, mesh),
             batch,
             config.model,
             context=config.train.sequence_tokens,
             parts=config.train.accumulation,
             on=On(mesh=mesh, moe=config.moe),
-            grid=here.grid,
+            grid=grid,
         )
         return settled(gradients, describe_model(config), mesh), sums["nats"]
 
     jitted = jax.jit(taken)
 
     def at(index: int) -> Any:
-        gradients, loss = jitted(state, side.batch(index))
+        gradients, loss = jitted(params, grid, side.batch(index))
         return gradients, float(loss)
 
     return at

@@ -157,7 +157,7 @@ class Processes:
         if self.leader:
             try:
                 said = canonical_json({"value": make()})
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 if self.count > 1:
                     _client().key_value_set(key, canonical_json({"error": str(error)}))
                 raise

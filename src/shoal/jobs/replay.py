@@ -3,6 +3,7 @@
 Nothing of the run changes: no checkpoint, no metric; what a replay finds is written beside them.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
 from shoal.data.load import TokenStore, batch_at
 from shoal.jobs.devices import Devices, devices_of
+from shoal.jobs.place import recognize
 from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import overridden
 from shoal.jobs.runs import check_corpus, find_run, read_config, restored
@@ -55,6 +57,12 @@ def prepare_replay(run: str, overrides: Sequence[str], step: int | None, num_ste
     """
     from shoal.train import checkpoint
 
+    place = recognize(os.environ)
+    if place.count > 1:
+        raise ValueError(
+            f"a replay runs in one process, and this is {place.origin}; start it on one host, whose"
+            " devices make up the mesh"
+        )
     folder, progress = find_run(run), progress_for()
     before = read_config(folder)
     after = overridden(before, overrides)

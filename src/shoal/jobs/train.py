@@ -1,11 +1,13 @@
 """Job `train`: corpus, order, state, loop and record brought together; new or resumed."""
 
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from shoal.core.config import fingerprint
-from shoal.core.files import folder_lock, home
+from shoal.core.files import folder_lock, home, sha256_file
 from shoal.core.progress import Progress, Silent, progress_for
 from shoal.core.record import Record, Spectator, read_events, verify_link
 from shoal.data.load import TokenStore, batch_at
@@ -15,10 +17,11 @@ from shoal.jobs.evaluate import EVALS, evaluator
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.processes import Processes, start_processes
 from shoal.jobs.resolve import resolve
-from shoal.jobs.runs import begin, new_environment, run_folder
+from shoal.jobs.runs import RUN, begin, new_environment, run_folder
 from shoal.jobs.runtime import start_jax
 from shoal.train.config import Config
 from shoal.train.derive import peak_rates
+from shoal.train.together import agree
 
 _PATIENCE_S = 7 * 24 * 3600.0
 _SPEED = ("first_loss_s", "seconds", "tokens_per_s")
@@ -51,7 +54,11 @@ def train(
     processes.agree(config)
     prepared = _prepared(config, processes, progress)
     folder = run_folder(run or config.name)
-    done = train_config(config, folder, prepared, progress, change=change, processes=processes)
+    try:
+        done = train_config(config, folder, prepared, progress, change=change, processes=processes)
+    except KeyboardInterrupt:
+        processes.barrier("stopped", _PATIENCE_S)  # the leader has more to do before it ends
+        raise
     processes.barrier("end", _PATIENCE_S)
     return done if processes.leader else {}
 
@@ -105,15 +112,33 @@ def train_config(
     devices = devices_of(config)
     store = TokenStore.open(prepared.store)
     order = order_of(config, store)
-    if not together.leader:
-        together.from_leader(lambda: None)
-        record = Spectator(folder)
-        return _run(config, folder, store, order, prepared, record, progress, devices, together)
-    with folder_lock(folder), Record.open(folder) as record:
-        together.from_leader(lambda: begin(folder, config, prepared, record, change=change))
+    with ExitStack() as stack:
+        opened: list[Record] = []
+
+        def start() -> str:
+            stack.enter_context(folder_lock(folder))
+            opened.append(stack.enter_context(Record.open(folder)))
+            begin(folder, config, prepared, opened[0], change=change)
+            return sha256_file(folder / RUN)
+
+        agree(together, _not_shared(folder, together.from_leader(start)))
+        record = opened[0] if opened else Spectator(folder)
         for line in devices.lines:
             progress.note(line)
         return _run(config, folder, store, order, prepared, record, progress, devices, together)
+
+
+def _not_shared(folder: Path, written: str, within_s: float = 60.0) -> str | None:
+    """Say what is wrong where this process does not find what the leader has just written."""
+    path, until = folder / RUN, time.monotonic() + within_s
+    while not path.is_file() or sha256_file(path) != written:
+        if time.monotonic() > until:
+            return (
+                f"a process of this run does not see {path} as process 0 has written it; give"
+                " all of them the same --run and a SHOAL_HOME on a file system that they share"
+            )
+        time.sleep(0.2)
+    return None
 
 
 def _run(

@@ -88,7 +88,7 @@ def _exchange(
     if kind == "ragged_all_to_all":
         return jax.lax.ragged_all_to_all(operand, output, *where, axis_name=axis)
     input_offsets, _, output_offsets, recv_sizes = where
-    from_offsets, to_offsets = _swap(input_offsets, axis), _swap(output_offsets, axis)
+    from_offsets, to_offsets = _swap(input_offsets, axis, kind), _swap(output_offsets, axis, kind)
     slices, written = _covering(to_offsets, recv_sizes, output.shape[0])
     row = from_offsets[slices] + jnp.arange(output.shape[0], dtype=jnp.int32) - to_offsets[slices]
     source = slices // (recv_sizes.shape[0] // _size(axis))
@@ -112,7 +112,7 @@ def _exchange_backward(
     axis: str | None, kind: Kind, saved: tuple[Array, ...], gradient: Float[Array, "M L"]
 ) -> tuple[Array | None, ...]:
     empty, input_offsets, send_sizes, output_offsets, recv_sizes = saved
-    sources, targets = _swap(input_offsets, axis), _swap(output_offsets, axis)
+    sources, targets = _swap(input_offsets, axis, kind), _swap(output_offsets, axis, kind)
     nothing = jnp.zeros((empty.shape[0], gradient.shape[1]), gradient.dtype)
     back = _exchange(axis, kind, gradient, nothing, targets, recv_sizes, sources, send_sizes)
     _, written = _covering(targets, recv_sizes, gradient.shape[0])
@@ -134,8 +134,18 @@ def _covering(
     return slices, (nearest >= 0) & (row < offsets[slices] + sizes[slices])
 
 
-def _swap(values: Int[Array, " n"], axis: str | None) -> Int[Array, " n"]:
-    return values if axis is None else jax.lax.all_to_all(values, axis, 0, 0, tiled=True)
+def _swap(values: Int[Array, " n"], axis: str | None, kind: Kind) -> Int[Array, " n"]:
+    """Give every peer its part of the values and take what the peers have for this device."""
+    if axis is None:
+        return values
+    if kind == "ragged_all_to_all":
+        return jax.lax.all_to_all(values, axis, 0, 0, tiled=True)
+    # On a CPU an all-to-all is one kernel per pair of peers: thousands of them to compile.
+    peers = jax.lax.axis_size(axis)
+    everything = jax.lax.all_gather(values, axis).reshape(peers, peers, -1)
+    return jax.lax.dynamic_index_in_dim(
+        everything, jax.lax.axis_index(axis), axis=1, keepdims=False
+    ).reshape(-1)
 
 
 def _size(axis: str | None) -> int:

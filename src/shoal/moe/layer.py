@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
+from shoal.arrays.config import EXPERT
 from shoal.arrays.mesh import (
     Placing,
     axis_or_none,
@@ -138,9 +139,9 @@ def _routed(
         z.reshape(-1, z.shape[-1]),
         ids,
         routes.weights,
-        gathered_bank(bank, mesh, num_experts),
+        gathered_bank(bank, mesh, num_experts, z.dtype),
         how.compute,
-        axis=axis_or_none(mesh, "expert"),
+        axis=axis_or_none(mesh, EXPERT),
         capacity=how.capacity,
     )
     log_shares = jax.nn.log_softmax(jax.lax.stop_gradient(flat), axis=-1)

@@ -6,7 +6,7 @@
 Assignments are sorted by expert, so a device's rows for one expert are one slice, and each slice
 is one update of the ragged exchange. The counts [S, E] are gathered once; from them every device
 computes alike what every receiver takes. A device's experts are worked through in `chunks` of
-consecutive ones, so that only one chunk's rows are held at a time.
+consecutive ones; the forward pass holds one chunk's rows at a time, the backward pass all.
 
 A chunk of e' experts takes M = ceil(capacity.receiver * N * e' / e) rows, or everything that can
 come, S * N, when the factor is S or more: then nothing is ever dropped. The sources have their

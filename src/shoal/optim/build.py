@@ -41,6 +41,7 @@ def build(
     peak: Rates,
     *,
     spread: Spread = jnp.concatenate,
+    keep_banks_apart: bool = False,
     settle: Callable[[Any], Any] = lambda tree: tree,
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transform; `update` takes the extra argument `rates` (see `step_rates`).
@@ -48,10 +49,14 @@ def build(
     Args:
         described: the model's tree of declarations; groups and norm axes come from it.
         spread: see `muonh.orthogonalize`.
+        keep_banks_apart: orthogonalize the experts of each leaf by themselves; on one device they
+            join the other matrices, which compiles and runs faster there.
         settle: puts a tree like the model back to where its weights rest.
     """
     specs: list[Declared] = jax.tree.leaves(described)
-    is_bank = ["expert" in spec.axes[:-2] for spec in specs if spec.group == "muonh"]
+    is_bank = [
+        keep_banks_apart and "expert" in spec.axes[:-2] for spec in specs if spec.group == "muonh"
+    ]
     muonh = muon_direction(
         config.momentum, jnp.dtype(config.newton_schulz_dtype), is_bank=is_bank, spread=spread
     )

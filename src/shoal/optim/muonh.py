@@ -62,8 +62,8 @@ def orthogonalize(
     """Orthogonalize the last two axes of every leaf, batched over leaves of one shape.
 
     Args:
-        is_bank: leaves [layer, expert, I, O] whose experts stay apart, each on its own device: they
-            are joined along their layers alone. None: no leaf is one.
+        is_bank: leaves [layer, expert, I, O] whose experts stay apart, each on its own device, and
+            which are too large to be joined with another. None: no leaf is one.
         spread: joins batches [n_i, I, O] of the other leaves into one of at least as many.
     """
     banks = [False] * len(matrices) if is_bank is None else list(is_bank)
@@ -72,11 +72,12 @@ def orthogonalize(
     for index, (leaf, bank) in enumerate(zip(matrices, banks, strict=True)):
         wide = leaf if leaf.shape[-2] <= leaf.shape[-1] else jnp.swapaxes(leaf, -1, -2)
         flat.append(wide if bank else wide.reshape(-1, *wide.shape[-2:]))
-        groups.setdefault((bank, *flat[-1].shape[1:]), []).append(index)
+        apart = index if bank else -1
+        groups.setdefault((apart, *flat[-1].shape[1:]), []).append(index)
     out: list[Array] = list(matrices)
     for members in groups.values():
         parts = [flat[i] for i in members]
-        batch = jnp.concatenate(parts) if banks[members[0]] else spread(parts)
+        batch = parts[0] if banks[members[0]] else spread(parts)
         result = newton_schulz(batch, dtype)
         start = 0
         for i in members:

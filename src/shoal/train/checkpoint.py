@@ -15,7 +15,7 @@ and leaves against the manifest and the model: a missing leaf is an error, never
 import json
 import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import orbax.checkpoint as ocp
 from shoal.core.files import TEMPORARY, folder_atomic, read_limited, sha256_file
 from shoal.train.digest import census, digest, leaves_of
 from shoal.train.step import State
-from shoal.train.together import ALONE, Together, agree
+from shoal.train.together import ALONE, PATIENCE_S, Together, agree
 
 CHECKPOINTS, MANIFEST, STATE = "checkpoints", "manifest.json", "state"
 _MANIFEST_LIMIT_BYTES = 64_000_000
@@ -56,32 +56,33 @@ def save(
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save((folder / STATE).absolute(), stored)
             checkpointer.wait_until_finished()
-        together.barrier("saved")
+        together.barrier("saved", PATIENCE_S)
+        files = _listing(folder, together)
         if together.leader:
             manifest = {
                 "step": step,
                 "digest": digest(counted),
                 "leaves": counted,
-                "files": _listing(folder),
+                "files": files,
                 "link": dict(link),
                 **facts,
             }
             (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    together.barrier("complete")
+    together.barrier("complete", PATIENCE_S)
     return path
 
 
 @contextmanager
 def _shared_folder(path: Path, together: Together) -> Generator[Path]:
     """Yield one empty folder to all processes; the leader's context makes it `path`."""
-    if not together.leader:
-        yield Path(together.broadcast_json(None))
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_unfinished(path.parents[1])
-    with folder_atomic(path) as folder:
-        together.broadcast_json(str(folder))
-        yield folder
+    with ExitStack() as stack:
+
+        def make() -> str:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(path.parents[1])
+            return str(stack.enter_context(folder_atomic(path)))
+
+        yield Path(together.from_leader(make))
 
 
 def steps(run: Path) -> list[int]:
@@ -205,15 +206,17 @@ def remove_unfinished(run: Path) -> None:
         shutil.rmtree(path)
 
 
-def _listing(folder: Path) -> dict[str, dict[str, Any]]:
-    return {
-        file.relative_to(folder).as_posix(): {
-            "bytes": file.stat().st_size,
-            "sha256": sha256_file(file),
-        }
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
+def _listing(folder: Path, together: Together) -> dict[str, dict[str, Any]]:
+    """Read every file; the processes share them out."""
+    files = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+    own = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_file(folder / name)}
+        for name in together.share(sorted(files))
     }
+    found = {
+        name: entry for part in together.gather(own, PATIENCE_S) for name, entry in part.items()
+    }
+    return dict(sorted(found.items()))
 
 
 def _compare_leaves(

@@ -93,8 +93,9 @@ def verdict(old: Arm, new: Arm, limits: Limits) -> dict[str, Any]:
 def _paired(gaps: np.ndarray) -> dict[str, float]:
     """Return mean, spread and 95 % interval of new minus old."""
     count = len(gaps)
-    spread = float(np.std(gaps, ddof=1)) if count > 1 else math.inf
-    t = _T95[count - 2] if 2 <= count < len(_T95) + 2 else _Z95
+    assert count > 1, "a spread needs two pairs"
+    spread = float(np.std(gaps, ddof=1))
+    t = _T95[count - 2] if count < len(_T95) + 2 else _Z95
     half = t * spread / math.sqrt(count)
     mean = float(np.mean(gaps))
     return {
@@ -116,7 +117,9 @@ def _share(arm: Arm, side: str) -> float:
 
 
 def _relative(new: float, old: float) -> float:
-    return (new - old) / old if old else 0.0
+    if old:
+        return (new - old) / old
+    return math.copysign(math.inf, new) if new else 0.0
 
 
 def _reasons(

@@ -7,6 +7,7 @@ is no shield against a forger: for that, a checkpoint's manifest lists the SHA-2
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Shaped, UInt64
 
 from shoal.core.files import canonical_json
-from shoal.train.together import ALONE, Together
+from shoal.train.together import ALONE, PATIENCE_S, Together
 
 _LANES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -34,8 +35,11 @@ def census(state: Any, together: Together = ALONE) -> dict[str, dict[str, Any]]:
     All processes of a run call this together.
     """
     leaves = leaves_of(state)
-    sums = {path: _hexadecimal(_own_sum(leaf)) for path, leaf in leaves.items()}
-    parts = together.gather(sums)
+    sums = {
+        path: _hexadecimal(_own_sum(leaf, number))
+        for number, (path, leaf) in enumerate(leaves.items())
+    }
+    parts = together.gather(sums, PATIENCE_S)
     total = {
         path: _hexadecimal(sum((_numbers(part[path]) for part in parts), np.zeros(2, np.uint64)))
         for path in leaves
@@ -51,13 +55,15 @@ def digest(counted: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(dict(counted)).encode()).hexdigest()
 
 
-def _own_sum(leaf: Any) -> UInt64[np.ndarray, "2"]:
-    """Sum what this process holds of a leaf; of copies, the first on the mesh counts."""
+def _own_sum(leaf: Any, number: int) -> UInt64[np.ndarray, "2"]:
+    """Sum what this process holds of a leaf; of copies one counts, another for each next leaf."""
     if not isinstance(leaf, jax.Array):
         return _sum(np.asarray(leaf), [0] * np.ndim(leaf), np.shape(leaf))
     total = np.zeros(2, np.uint64)
+    shards = len(leaf.sharding.device_set)
+    copies = shards * math.prod(leaf.sharding.shard_shape(leaf.shape)) // max(leaf.size, 1)
     for shard in leaf.addressable_shards:
-        if shard.replica_id == 0:
+        if shard.replica_id == number % max(copies, 1):
             starts = [
                 cut.indices(size)[0] for cut, size in zip(shard.index, leaf.shape, strict=True)
             ]

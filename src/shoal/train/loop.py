@@ -70,9 +70,8 @@ def train(
         ValueError: too many steps in a row were not finite, or one dropped what must not be.
     """
     settings, first = config.train, int(state.step)
-    jitted, skipped, num_saves = jitted_step(step, places), 0, 0
+    jitted, skipped, num_saves, first_loss_s = jitted_step(step, places), 0, 0, None
     began = saved = time.perf_counter()
-    first_loss_s: float | None = None
     with (
         _interrupts() as asked,
         progress.task("train", settings.num_steps, "steps") as task,
@@ -92,9 +91,10 @@ def train(
             last, stop = now == settings.num_steps, together.stops(bool(asked), now)
             waited = not skipped and end - saved > settings.checkpoint_every_s
             late = together.stops(waited, now, f"save-{num_saves}")
-            due = not skipped and _at(now, settings.checkpoint_every_steps)
-            if last or stop or due or late:
-                save(folder, state, record, facts, settings.keep_checkpoints, together)
+            due = not skipped and (late or _at(now, settings.checkpoint_every_steps))
+            if last or stop or due:
+                with watchdog.pause():
+                    save(folder, state, record, facts, settings.keep_checkpoints, together)
                 saved, num_saves = time.perf_counter(), num_saves + 1
             if stop and not last:
                 record.event("stop", step=now)
@@ -165,11 +165,12 @@ def _refuse_drops(config: Config, record: Record, step: int, seen: dict[str, Any
         return
     layer = int(dropped.argmax())
     record.event("dropped", step=step, layer=layer, assignments=int(dropped[layer]))
-    room = config.moe.capacity_receiver
+    sides = [side for side in ("sender", "receiver") if seen[f"dropped/{side}"].any()]
+    rooms = [f"moe.capacity_{side}={getattr(config.moe, f'capacity_{side}')}" for side in sides]
     raise ValueError(
         f"moe.dropless: step {step} would drop {int(dropped.sum())} assignments, most in layer"
-        f" {layer} ({int(dropped[layer])}); it was not applied. Raise moe.capacity_receiver={room}"
-        " (a factor as large as the expert axis never drops with `ragged`), or allow drops"
+        f" {layer} ({int(dropped[layer])}); it was not applied. Raise {' and '.join(rooms)}"
+        " (with `ragged`, a factor as large as the expert axis never drops), or allow drops"
     )
 
 

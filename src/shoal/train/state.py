@@ -6,6 +6,7 @@ them to the device and back; the numbers are the same.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -66,7 +67,8 @@ def abstract_state(config: Config, peak: Rates, mesh: Placing = None) -> State:
 def initial_state(config: Config, peak: Rates, mesh: Placing = None) -> State:
     """Draw the parameters and make the empty optimizer state of step 0.
 
-    Every process draws only what its devices hold; a value depends on neither.
+    Of the experts every process draws only what its devices hold, of other weights all, one leaf at
+    a time; a value depends on neither mesh nor process.
     """
     described, like = describe_model(config), abstract_state(config, peak, mesh)
     specs = iter(specs_of(described))
@@ -74,7 +76,11 @@ def initial_state(config: Config, peak: Rates, mesh: Placing = None) -> State:
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         spec = next(specs)
-        return _made(leaf, lambda index: draw(spec, std=std, seed=seed, index=index))
+        if "expert" in spec.axes[:-2]:
+            own = cache(lambda cut: draw(spec, std=std, seed=seed, index=_slices(cut)))
+            return _made(leaf, lambda index: own(_numbers(index, leaf.shape)))
+        every = draw(spec, std=std, seed=seed)
+        return _made(leaf, lambda index: every[index])
 
     def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         return _made(leaf, lambda index: np.zeros(_sizes(leaf.shape, index), leaf.dtype))
@@ -117,6 +123,18 @@ def _is_masked(leaf: Any) -> bool:
 
 def _shapes(described: Any) -> Any:
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.float32), described)
+
+
+type _Cut = tuple[tuple[int, int], ...]
+
+
+def _numbers(index: tuple[slice, ...], shape: tuple[int, ...]) -> _Cut:
+    """Return an index as numbers, which can be a key."""
+    return tuple(cut.indices(size)[:2] for cut, size in zip(index, shape, strict=True))
+
+
+def _slices(cut: _Cut) -> tuple[slice, ...]:
+    return tuple(slice(*ends) for ends in cut)
 
 
 def _sizes(shape: tuple[int, ...], index: tuple[slice, ...]) -> list[int]:

@@ -70,6 +70,7 @@ def optimizer_of(
         config.optimizer,
         peak,
         spread=lambda parts: spread_matrices(parts, mesh),
+        keep_banks_apart=mesh is not None,
         settle=lambda tree: settled(tree, described, mesh),
     )
 
@@ -87,7 +88,7 @@ def make_step(config: Config, peak: Rates, mesh: Placing = None) -> Step:
     num_steps = config.train.num_steps
 
     def step(resting: State, batch: Batch) -> tuple[State, Metrics]:
-        state = on_device(resting, mesh)
+        state = resting._replace(params=on_device(resting.params, mesh))
         gradients, sums, stats = accumulate(
             state.params,
             batch,
@@ -98,6 +99,7 @@ def make_step(config: Config, peak: Rates, mesh: Placing = None) -> Step:
             grid=state.grid,
         )
         gradients = settled(gradients, described, mesh)
+        state = state._replace(optimizer=on_device(resting.optimizer, mesh))
         rates = step_rates(state.step, config.optimizer, peak, num_steps)
         turned: Any = optimizer.update(
             cast("Any", gradients), state.optimizer, state.params, rates=rates
@@ -243,8 +245,13 @@ def _norms(described: LM, gradients: LM, updates: LM, params: LM) -> Metrics:
 def _routing_metrics(stats: RoutingStats, bias: Float[Array, "layers E"]) -> Metrics:
     """Per layer, and the share of all assignments of real tokens that were dropped.
 
-    `router/entropy` is per token; `dropped/*` and `delivered` count assignments.
+    `router/entropy` is per token; `dropped/*` and `delivered` count assignments. Of T assignments
+    S are dropped by senders and R by receivers: `drop_share/*` are S / T, R / T, R / (T - S).
     """
+
+    def share(counted: Array, total: Array) -> Array:
+        return counted.astype(jnp.float32) / jnp.maximum(total, 1.0)
+
     load = stats.load.astype(jnp.float32)
     load = load / jnp.mean(load, axis=1, keepdims=True)
     # As floats: the sum over layers can pass the largest int32.
@@ -259,5 +266,10 @@ def _routing_metrics(stats: RoutingStats, bias: Float[Array, "layers E"]) -> Met
         "dropped/sender": stats.sender,
         "dropped/receiver": stats.receiver,
         "delivered": stats.delivered,
+        "drop_share/sender": share(stats.sender, dropped + delivered),
+        "drop_share/receiver": share(stats.receiver, dropped + delivered),
+        "drop_share/receiver_of_sent": share(
+            stats.receiver, stats.receiver.astype(jnp.float32) + delivered
+        ),
         "dropped/fraction": jnp.sum(dropped) / jnp.sum(dropped + delivered),
     }

@@ -4,7 +4,11 @@
 process alone, for which all of it is nothing.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
+
+# Reading a checkpoint of terabytes takes hours; a process that is gone is noticed by other means.
+PATIENCE_S = 24 * 3600.0
 
 
 @runtime_checkable
@@ -16,15 +20,15 @@ class Together(Protocol):
         """Whether this is the one process that writes the record and prints."""
         ...
 
-    def barrier(self, name: str) -> None:
+    def barrier(self, name: str, timeout_s: float = ...) -> None:
         """Wait until all processes are here."""
         ...
 
-    def broadcast_json(self, value: Any) -> Any:
-        """Return the leader's value."""
+    def from_leader(self, make: Callable[[], Any], timeout_s: float = ...) -> Any:
+        """Return what the leader makes, in JSON types; what it raises is raised in all."""
         ...
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: Any, timeout_s: float = ...) -> list[Any]:
         """Return every process's JSON value, in the order of the processes."""
         ...
 
@@ -44,13 +48,15 @@ class Together(Protocol):
 class _Alone:
     leader = True
 
-    def barrier(self, name: str) -> None:
-        del name
+    def barrier(self, name: str, timeout_s: float = 0.0) -> None:
+        del name, timeout_s
 
-    def broadcast_json(self, value: Any) -> Any:
-        return value
+    def from_leader(self, make: Callable[[], Any], timeout_s: float = 0.0) -> Any:
+        del timeout_s
+        return make()
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: Any, timeout_s: float = 0.0) -> list[Any]:
+        del timeout_s
         return [value]
 
     def share(self, items: list[str]) -> list[str]:
@@ -70,6 +76,6 @@ def agree(together: Together, problem: str | None) -> None:
     Raises:
         ValueError: a process has a problem; the first of them is told.
     """
-    found = [text for text in together.gather(problem) if text]
+    found = [text for text in together.gather(problem, PATIENCE_S) if text]
     if found:
         raise ValueError(found[0])
