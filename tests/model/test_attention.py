@@ -194,3 +194,36 @@ def test_zero_values_leave_the_exclusion_of_self_finite():
     value, slopes = run(y, v)
     assert value == 16.0
     assert all(np.isfinite(slope).all() for slope in slopes)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_the_fused_call_computes_what_the_chunked_form_computes(window):
+    """Packed documents, grouped heads, both spans, values and gradients, in float32.
+
+    cuDNN itself needs a GPU.
+    """
+    rng = np.random.default_rng(4)
+    q, k, v, mix = (jnp.asarray(rng.normal(size=(2, 16, n, 8)), jnp.float32) for n in (4, 2, 2, 4))
+    segments = jnp.asarray(np.cumsum(rng.random((2, 16)) < 0.2, axis=1), jnp.int32)
+    forms = (
+        partial(code.attend, segments=segments, window=window, chunk=4),
+        partial(code.kernel_attend, segments=segments, window=window, implementation="xla"),
+    )
+    found = [
+        quick_jit(jax.value_and_grad(lambda *a, f=f: jnp.sum(f(*a) * mix), argnums=(0, 1, 2)))(
+            q, k, v
+        )
+        for f in forms
+    ]
+    for one, other in zip(jax.tree.leaves(found[0]), jax.tree.leaves(found[1]), strict=True):
+        assert_near(other, np.asarray(one), FLOAT32)
+
+
+def test_the_kernel_is_taken_on_a_gpu_in_bfloat16_alone(monkeypatch):
+    low = model_config(Shape(), 16, compute_dtype="bfloat16")
+    wide = model_config(Shape(), 16)
+    assert code.attention_kind(low) == code.attention_kind(wide) == "chunks"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert (code.attention_kind(low), code.attention_kind(wide)) == ("kernel", "chunks")
+    with pytest.raises(ValueError, match="computes in bfloat16, not float32"):
+        model_config(Shape(), 16, attention="kernel")

@@ -8,7 +8,7 @@ rows of one matrix product are 3 to 8 times faster than a masked S x S product; 
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -132,16 +132,43 @@ def kernel_attend(
         implementation: `xla` is the same call without the kernel.
     """
     same = segments[:, None, :, None] == segments[:, None, None, :]
-    return jax.nn.dot_product_attention(
-        q,
-        k,
-        v,
-        mask=same,
-        scale=1.0,
-        is_causal=True,
-        local_window_size=None if window is None else (window - 1, 0),
-        implementation=implementation,
-    )
+    return _fused(q, k, v, same, window, implementation)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _fused(
+    q: Array, k: Array, v: Array, same: Array, window: int | None, implementation: Any
+) -> Array:
+    # The library mixes float widths inside, forward and backward; hence a derivative of our own.
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            mask=same,
+            scale=1.0,
+            is_causal=True,
+            local_window_size=None if window is None else (window - 1, 0),
+            implementation=implementation,
+        )
+
+
+def _fused_forward(
+    q: Array, k: Array, v: Array, same: Array, window: int | None, implementation: Any
+) -> tuple[Array, Any]:
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.vjp(lambda *a: _fused.fun(*a, same, window, implementation), q, k, v)
+
+
+def _fused_backward(
+    window: int | None, implementation: Any, pull: Any, gradient: Array
+) -> tuple[Array | None, ...]:
+    del window, implementation
+    with jax.numpy_dtype_promotion("standard"):
+        return (*pull(gradient), None)
+
+
+_fused.defvjp(_fused_forward, _fused_backward)
 
 
 def spread_attend(
