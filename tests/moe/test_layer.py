@@ -15,7 +15,7 @@ from shoal.moe.carry import Capacity
 from shoal.moe.experts import ExpertWeights, blocks, dense
 from shoal.moe.layer import MoE, Routing, SharedWeights, moe_layer, shared_experts
 from shoal.moe.route import balancing_bias
-from shoal.moe.transport import local
+from shoal.moe.transport import local, transport
 
 SHAPE = Shape()
 TOKENS = 15
@@ -134,6 +134,46 @@ def test_without_shared_experts_their_part_is_zero():
     x = jnp.ones((1, 3, 4))
     none = SharedWeights(jnp.zeros((0, 4, 2)), jnp.zeros((0, 4, 2)), jnp.zeros((0, 2, 4)))
     np.testing.assert_array_equal(shared_experts(none, x), jnp.zeros((1, 3, 4)))
+
+
+@pytest.mark.parametrize("name", ["local", "pooled", "ragged"])
+def test_logits_of_ten_thousand_stay_finite_and_every_assignment_is_accounted_for(name, inputs):
+    """Routing is all or nothing then, and little room takes most of it away."""
+    tree = {**inputs["tree"], "router": 1e4 * inputs["tree"]["router"]}
+    p = module(tree, jnp.float32)
+    x = jnp.asarray(inputs["x"], jnp.float32)
+    room = Capacity(sender=1.0, receiver=0.3, waves=2, chunks=2)
+
+    @quick_jit
+    def run(p, x):
+        def total(p, x):
+            y, stats = run_layer(p, x, carry=transport(name), capacity=room)
+            return jnp.sum(jnp.square(y)), stats
+
+        return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(p, x)
+
+    (value, stats), slopes = run(p, x)
+    assert np.isfinite(value)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+    accounted = stats.sender + stats.receiver + stats.delivered
+    assert accounted == TOKENS * SHAPE.top_k
+    assert (stats.sender + stats.receiver > 0) == (name != "local")
+
+
+def test_padding_gets_nothing_from_the_routed_experts_and_counts_nowhere(inputs):
+    p = module(inputs["tree"], jnp.float32)
+    x = jnp.asarray(inputs["x"], jnp.float32)
+    real = jnp.arange(TOKENS) < 9
+    run = quick_jit(run_layer)
+    y, stats = run(p, x, real=real)
+    want, alone = run(p, x[:9])
+    assert_near(y[:9], np.asarray(want), FLOAT32)
+    assert_near(y[9:], np.asarray(shared_experts(p.shared, x[None])[0, 9:]), FLOAT32)
+    np.testing.assert_array_equal(stats.load, alone.load)
+    np.testing.assert_array_equal(stats.margins.counts, alone.margins.counts)
+    assert stats.margins.tokens == 9
+    assert stats.delivered == 9 * SHAPE.top_k
+    assert_near(stats.entropy, np.asarray(alone.entropy), FLOAT32)
 
 
 # A task that needs experts: half of the input names a cluster, and the cluster has a linear map of
