@@ -18,7 +18,7 @@ def Mine_2():
 
 
 def test_without_a_place_for_it_the_file_is_printed_alone(capsys):
-    words = ["launch", "slurm", "quickstart", "--nodes", "2", "--gpus-per-node", "4"]
+    words = ["launch", "slurm", "quickstart", "--nodes", "2", "--gpus-per-node", "2"]
     assert main(words) == 0
     said = capsys.readouterr().out
     assert said.startswith("#!/bin/bash\n")
@@ -36,10 +36,10 @@ def test_without_a_place_for_it_the_file_is_printed_alone(capsys):
 )
 def test_the_file_is_written_and_how_to_submit_it_is_said(options, submit, tmp_path, capsys):
     out = tmp_path / "file"
-    words = f"launch {options} quickstart --nodes 2 --gpus-per-node 4 --out {out}".split()
+    words = f"launch {options} quickstart --nodes 2 --gpus-per-node 2 --out {out}".split()
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "8 devices: replica 1, data 8, expert 1, context 1" in said
+    assert "4 devices: replica 1, data 4, expert 1, context 1" in said
     assert f"submit it: {submit} {out}" in said
     assert "quickstart" in out.read_text()
     assert main([*words, "--json"]) == 0  # written by it before: written anew
@@ -104,3 +104,12 @@ def test_an_unknown_cluster_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["launch", "pbs", "quickstart", "--nodes", "1", "--gpus-per-node", "1"])
     assert "invalid choice" in capsys.readouterr().err
+
+
+def test_what_could_not_start_is_not_queued(capsys):
+    words = ["launch", "slurm", "quickstart", "--nodes", "2", "--gpus-per-node", "4"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert (
+        "train.batch_sequences=4 is not divisible by the mesh's replica x data x expert = 8" in said
+    )
