@@ -4,8 +4,12 @@ Everything before the first import of jax is set as environment variables, so th
 that tests start have it too.
 """
 
+import functools
+import gc
 import os
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jaxtyping
@@ -81,6 +85,22 @@ def _no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket.socket, "connect", connect_locally)
     monkeypatch.setattr(socket.socket, "connect_ex", connect_locally)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs_go_with_their_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Free what a module has compiled.
+
+    A program on eight devices is about three thousand memory mappings, and Linux gives a process
+    65,530: past them the compiler aborts.
+    """
+    yield
+    for value in vars(request.module).values():
+        if isinstance(value, functools._lru_cache_wrapper):
+            value.cache_clear()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

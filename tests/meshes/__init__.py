@@ -4,6 +4,7 @@ The first step's raw gradients are read off the optimizer's state: momentum begi
 buffer is the gradient, and Adam's first moment is (1 - beta1) of it.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -182,6 +183,13 @@ def relative(found: Any, expected: Any, axes: Any = None) -> float:
     size = np.sqrt(np.sum(np.square(np.asarray(expected, np.float64)), axis=axes))
     away = np.sqrt(np.sum(np.square(gap), axis=axes))
     return float(np.max(away / np.maximum(size, 1e-12 + 1e-6 * np.max(size, initial=0.0))))
+
+
+def forget() -> None:
+    """Free the compiled steps; what was walked is kept, on the host."""
+    step_of.cache_clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 def jnp_tree(tree: Any) -> Any:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from meshes import EVEN, ODD, Setup, batch, relative, step_of, walk
+from meshes import EVEN, ODD, Setup, batch, forget, relative, step_of, walk
 from shoal.arrays.weights import specs_of
 from shoal.moe.config import MoEConfig
 from shoal.train.step import describe_model
@@ -44,6 +44,13 @@ def _compile_anew() -> Iterator[None]:
     jax.config.update("jax_enable_compilation_cache", False)
     yield
     jax.config.update("jax_enable_compilation_cache", True)
+
+
+@pytest.fixture(autouse=True)
+def _free_programs() -> Iterator[None]:
+    """See `conftest`: tens of meshes in one process would be too many."""
+    yield
+    forget()
 
 
 def alone(setup: Setup) -> Setup:
