@@ -108,6 +108,7 @@ def test_processes_that_hold_other_configs_all_refuse_and_name_the_field(text, t
     assert not (tmp_path / "runs/tiny/metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=lambda by: by.name)
 def test_when_one_process_is_gone_or_stands_still_the_other_ends(text, tmp_path, by):
     changes = (*POOLED, "train.num_steps=4000", "train.watchdog_s=20")
