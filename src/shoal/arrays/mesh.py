@@ -53,9 +53,9 @@ def axis_or_none(mesh: Placing, axis: str) -> str | None:
     return axis if degrees_of(mesh)[axis] > 1 else None
 
 
-def whole(mesh: Mesh, memory: str | None = None) -> NamedSharding:
+def whole(mesh: Mesh) -> NamedSharding:
     """Where an array stands that every device holds in full."""
-    return NamedSharding(mesh, P(), memory_kind=memory)
+    return NamedSharding(mesh, P())
 
 
 def tokens_at(mesh: Mesh) -> NamedSharding:
@@ -72,17 +72,18 @@ def over_rows(rows: np.ndarray, mesh: Placing) -> jax.Array:
 
 def rests_at(spec: WeightSpec, mesh: Mesh, *, on_host: bool = False) -> NamedSharding:
     """Where a weight, its gradient and its moments stand between uses."""
-    return NamedSharding(mesh, _partition(spec, mesh), memory_kind=_HOST if on_host else None)
+    cut = _partition(spec.axes, spec.shape, mesh)
+    return NamedSharding(mesh, cut, memory_kind=_HOST if on_host else None)
 
 
-def _partition(spec: WeightSpec, mesh: Mesh) -> P:
-    cut = placed(spec.axes, spec.shape, dict(mesh.shape))
+def _partition(axes: Sequence[str], shape: Sequence[int], mesh: Mesh) -> P:
+    cut = placed(axes, shape, dict(mesh.shape))
     return P(*(axes or None for axes in cut))
 
 
 def bank_partition(mesh: Mesh, num_experts: int) -> P:
     """How one layer's bank [E, ...] is cut."""
-    return P(placed(("expert",), (num_experts,), dict(mesh.shape))[0] or None)
+    return _partition(("expert",), (num_experts,), mesh)
 
 
 def gathered_bank(bank: Any, mesh: Placing, num_experts: int, dtype: Any) -> Any:
@@ -93,22 +94,32 @@ def gathered_bank(bank: Any, mesh: Placing, num_experts: int, dtype: Any) -> Any
     """
     if mesh is None or DATA not in placed(("expert",), (num_experts,), dict(mesh.shape))[0]:
         return bank
-    return jax.tree.map(lambda leaf: _from_all(leaf, leaf.dtype, dtype), bank)
+    return jax.tree.map(lambda leaf: from_all(leaf, DATA, dtype), bank)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _from_all(leaf: Array, own: Any, dtype: Any) -> Array:
+def from_all(leaf: Float[Array, "e I O"], axis: str, dtype: Any) -> Float[Array, "E I O"]:
+    """Gather the parts of a bank over a mesh axis, inside `on_each_device`.
+
+    They travel in `dtype`; gradients are summed and scattered back in the bank's own.
+    """
+    return _from_all(leaf, axis, leaf.dtype, dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _from_all(leaf: Array, axis: str, own: Any, dtype: Any) -> Array:
     del own
-    return jax.lax.all_gather(leaf.astype(dtype), DATA, axis=0, tiled=True)
+    return jax.lax.all_gather(leaf.astype(dtype), axis, tiled=True)
 
 
-def _from_all_forward(leaf: Array, own: Any, dtype: Any) -> tuple[Array, None]:
-    return _from_all(leaf, own, dtype), None
+def _from_all_forward(leaf: Array, axis: str, own: Any, dtype: Any) -> tuple[Array, None]:
+    return _from_all(leaf, axis, own, dtype), None
 
 
-def _from_all_backward(own: Any, dtype: Any, kept: None, gradient: Array) -> tuple[Array]:
+def _from_all_backward(
+    axis: str, own: Any, dtype: Any, kept: None, gradient: Array
+) -> tuple[Array]:
     del dtype, kept
-    return (jax.lax.psum_scatter(gradient.astype(own), DATA, scatter_dimension=0, tiled=True),)
+    return (jax.lax.psum_scatter(gradient.astype(own), axis, tiled=True),)
 
 
 _from_all.defvjp(_from_all_forward, _from_all_backward)
@@ -144,8 +155,7 @@ def at_use(params: Any, described: Any, mesh: Placing, dtype: Any) -> Any:
         extra = len(spec.axes) - leaf.ndim
         axes, shape = spec.axes[extra:], spec.shape[extra:]
         is_matrix = len(axes) > 1 and "channel" not in axes and spec.name != "embed"
-        cut = placed(axes, shape, dict(mesh.shape))
-        rest = NamedSharding(mesh, P(*(found or None for found in cut)))
+        rest = NamedSharding(mesh, _partition(axes, shape, mesh))
         if "expert" in axes[:-2]:
             return jax.lax.with_sharding_constraint(leaf, rest)
         use = whole(mesh)

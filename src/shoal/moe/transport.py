@@ -7,12 +7,11 @@
 With nothing dropped all of them give the same numbers. `carry.py` says what a transport must do.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from shoal.arrays.mesh import from_all
 from shoal.moe.carry import Capacity, Carry, Tally, capacity_of
 from shoal.moe.dispatch import combine, gather_rows, sort_by_expert
 from shoal.moe.experts import Compute, ExpertWeights
@@ -51,7 +50,7 @@ def local(
     """
     del capacity
     if axis is not None:
-        params = jax.tree.map(lambda w: _from_all(axis, x.dtype, w.dtype, w), params)
+        params = jax.tree.map(lambda w: from_all(w, axis, x.dtype), params)
     order = sort_by_expert(expert_ids, params.gate.shape[0])
     rows = gather_rows(x, order.tokens, order.rows)
     rows = compute(params, rows, order.group_sizes)
@@ -59,25 +58,3 @@ def local(
     nothing = jnp.zeros((), jnp.int32)
     delivered = jnp.sum(order.group_sizes, dtype=jnp.int32)
     return y.astype(x.dtype), Tally(nothing, nothing, delivered)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _from_all(
-    axis: str, dtype: jnp.dtype, _: jnp.dtype, bank: Float[Array, "e I O"]
-) -> Float[Array, "E I O"]:
-    return jax.lax.all_gather(bank.astype(dtype), axis, tiled=True)
-
-
-def _from_all_forward(
-    axis: str, dtype: jnp.dtype, rest: jnp.dtype, bank: Float[Array, "e I O"]
-) -> tuple[Float[Array, "E I O"], None]:
-    return _from_all(axis, dtype, rest, bank), None
-
-
-def _from_all_backward(
-    axis: str, _: jnp.dtype, rest: jnp.dtype, __: None, gradient: Float[Array, "E I O"]
-) -> tuple[Float[Array, "e I O"]]:
-    return (jax.lax.psum_scatter(gradient.astype(rest), axis, tiled=True),)
-
-
-_from_all.defvjp(_from_all_forward, _from_all_backward)
