@@ -19,6 +19,7 @@ from shoal.jobs import evaluate as job
 from shoal.jobs.evaluate import evaluate_run, evaluator, samples
 from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import resolve
+from shoal.jobs.sampler import sampler
 from shoal.model.lm import forward, logits
 from shoal.train import checkpoint
 from shoal.train.derive import peak_rates
@@ -53,7 +54,7 @@ def evaluated(run, config, prepared, progress=None):
 def one_nat(monkeypatch):
     """A model to which every token is one nat, and that says nothing."""
 
-    def scorer(config, mesh):
+    def scorer(*_):
         return lambda params, inputs, targets, segments: np.ones(inputs.shape, np.float32)
 
     monkeypatch.setattr(job, "scorer", scorer)
@@ -208,7 +209,7 @@ def test_scores_are_there_only_when_the_whole_evaluation_is(opened, one_nat, mon
 def test_no_prompts_or_no_tokens_are_no_samples(opened, changes):
     _, config, prepared = opened
     config = replace(config, eval=replace(config.eval, **changes))
-    assert samples(None, config, prepared.tokenizer()) == []
+    assert samples(None, config, prepared.tokenizer(), sampler(config)) == []
 
 
 def test_each_sample_ends_at_its_own_end_of_text(opened, monkeypatch):
@@ -217,7 +218,7 @@ def test_each_sample_ends_at_its_own_end_of_text(opened, monkeypatch):
     monkeypatch.setattr("shoal.model.sample.sample", lambda *_, **__: iter(columns))
     tokenizer = prepared.tokenizer()
     state = type("State", (), {"params": None})()
-    drawn = [sample["text"] for sample in samples(state, config, tokenizer)]
+    drawn = [sample["text"] for sample in samples(state, config, tokenizer, sampler(config))]
     assert drawn == [tokenizer.decode([40]), tokenizer.decode([41, 42, 44])]
 
 

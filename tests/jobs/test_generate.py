@@ -22,7 +22,7 @@ def drawn(copied, monkeypatch):
     """What the job asks of the model, which answers with these columns."""
     asked = []
 
-    def sample(params, prompts, config, **given):
+    def sample(following, prompts, **given):
         asked.append({"prompts": prompts, **given})
         yield from ([40], [41], [0], [42])
 

@@ -59,6 +59,16 @@ def ended(processes):
     return [(p.returncode, err) for p, (_, err) in zip(processes, said, strict=True)]
 
 
+def await_step(run, step, processes):
+    """Wait until a step is on record; a process that ends before it is the failure to report."""
+    until = time.monotonic() + WAIT_S
+    while last_step(run) < step:
+        for process in processes:
+            assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("text") / "text")
@@ -114,11 +124,7 @@ def test_when_one_process_is_gone_or_stands_still_the_other_ends(text, tmp_path,
     changes = (*POOLED, "train.num_steps=4000", "train.watchdog_s=20")
     gone, other = processes = start(2, *settings(*changes), seen=seen_by(tmp_path, text, 2))[::-1]
     try:
-        until = time.monotonic() + WAIT_S
-        while last_step(tmp_path / "runs/tiny") < 2:
-            assert time.monotonic() < until
-            assert other.poll() is None, other.communicate()
-            time.sleep(0.05)
+        await_step(tmp_path / "runs/tiny", 2, processes)
         os.kill(gone.pid, by)
         begun = time.monotonic()
         _, said = other.communicate(timeout=WAIT_S)
@@ -145,10 +151,7 @@ def test_four_processes_of_which_one_is_killed_go_on_and_end_with_the_same_bits(
         run = tmp_path / home / "runs/tiny"
         if disturbed:
             processes = start(4, *settings(*changes, "train.watchdog_s=60"), seen=seen)
-            until = time.monotonic() + WAIT_S
-            while last_step(run) < 3:
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            await_step(run, 3, processes)
             processes[np.random.default_rng().integers(4)].kill()
             assert all(status != 0 for status, _ in ended(processes))
         for status, said in ended(start(4, *settings(*changes), seen=seen)):

@@ -15,7 +15,9 @@ from shoal.jobs.devices import mesh_or_none
 from shoal.jobs.prepare import Prepared, prepare
 from shoal.jobs.runs import check_corpus, find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
+from shoal.jobs.sampler import Sampler, sampler
 from shoal.train.config import Config
+from shoal.train.together import ALONE, Together, begin_together
 
 EVALS, SAMPLES = "evals", "samples"
 
@@ -49,6 +51,7 @@ def evaluator(
     record: Record,
     progress: Progress,
     mesh: Any = None,
+    together: Together = ALONE,
 ) -> Callable[[Any], None]:
     """Return a function of the state that writes `samples/STEP.json` and `evals/STEP.json`.
 
@@ -58,11 +61,10 @@ def evaluator(
 
     Args:
         mesh: where the state stands.
+        together: the processes of the run.
     """
-    import jax
-
     tokenizer = prepared.tokenizer()
-    nats = scorer(config, mesh)
+    nats, following = scorer(config, mesh, together), sampler(config, mesh, together)
     compressed: dict[str, dict[str, dict[str, float]]] = {}
 
     def encode(texts: list[str]) -> list[list[int]]:
@@ -92,8 +94,8 @@ def evaluator(
                 task.advance()
         if not sets:
             progress.note("nothing is held out of this corpus, so nothing is scored")
-        texts = samples(state, config, tokenizer, mesh)
-        if jax.process_index() > 0:
+        texts = samples(state, config, tokenizer, following)
+        if not together.leader:
             return
         write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
         found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
@@ -104,7 +106,9 @@ def evaluator(
     return run
 
 
-def scorer(config: Config, mesh: Any = None) -> Callable[[Any, Any, Any, Any], Any]:
+def scorer(
+    config: Config, mesh: Any = None, together: Together = ALONE
+) -> Callable[[Any, Any, Any, Any], Any]:
     """Return (params, inputs, targets, segments) -> nats per target, compiled once.
 
     Rows travel by `local`, whatever the run trains with: an evaluation drops nothing.
@@ -123,33 +127,25 @@ def scorer(config: Config, mesh: Any = None) -> Callable[[Any, Any, Any, Any], A
         found, _ = losses(here, inputs, targets, segments, model, context=context, on=on)
         return found.nats.astype(jnp.float32)
 
-    jitted = jax.jit(score, **gives)
+    begun = begin_together(jax.jit(score, **gives), together, "scorer")
 
     def nats(params: Any, *rows: Any) -> Any:
-        return jax.device_get(jitted(params, *(over_rows(array, mesh) for array in rows)))
+        return jax.device_get(begun(params, *(over_rows(array, mesh) for array in rows)))
 
     return nats
 
 
-def samples(state: Any, config: Config, tokenizer: Any, mesh: Any = None) -> list[dict[str, Any]]:
+def samples(state: Any, config: Config, tokenizer: Any, following: Sampler) -> list[dict[str, Any]]:
     """Continue the config's prompts, in one batch."""
-    import jax
-
-    from shoal.arrays.mesh import on_device
-    from shoal.model.sample import sample
-
     prompts = list(config.eval.sample_prompts)
     if not prompts or not config.eval.sample_tokens:
         return []
-    columns = sample(
-        jax.jit(lambda params: on_device(params, mesh))(state.params),
+    columns = following(
+        state.params,
         [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts],
-        config.model,
-        context=config.train.sequence_tokens,
-        num_tokens=config.eval.sample_tokens,
-        temperature=config.eval.sample_temperature,
-        seed=config.train.seed,
-        eos=EOS_ID,
+        config.eval.sample_tokens,
+        config.eval.sample_temperature,
+        config.train.seed,
     )
     drawn = [list(map(int, row)) for row in zip(*columns, strict=True)]
     return [

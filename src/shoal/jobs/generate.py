@@ -9,6 +9,7 @@ from shoal.jobs.devices import mesh_or_none
 from shoal.jobs.prepare import prepare
 from shoal.jobs.runs import check_corpus, find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
+from shoal.jobs.sampler import sampler
 
 
 def generate(
@@ -21,25 +22,12 @@ def generate(
     progress = progress_for()
     prepared = prepare(config.data.corpus, home(), progress)
     check_corpus(folder, prepared)
-    import jax  # loads only after start_jax
-
-    from shoal.arrays.mesh import on_device
-    from shoal.model.sample import sample
-
     tokenizer = prepared.tokenizer()
     mesh = mesh_or_none(config, progress)
     state = restored(folder, config, mesh=mesh)
     drawn: list[int] = []
-    columns = sample(
-        jax.jit(lambda params: on_device(params, mesh))(state.params),
-        [tokenizer.encode(prompt, add_special_tokens=False).ids],
-        config.model,
-        context=config.train.sequence_tokens,
-        num_tokens=tokens,
-        temperature=temperature,
-        seed=seed,
-        eos=EOS_ID,
-    )
+    prompts = [tokenizer.encode(prompt, add_special_tokens=False).ids]
+    columns = sampler(config, mesh)(state.params, prompts, tokens, temperature, seed)
     for column in columns:
         if column[0] == EOS_ID:
             break

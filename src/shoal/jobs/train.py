@@ -165,7 +165,7 @@ def _run(
         progress.note(f"run {folder.name}: finished before at step {done}, reused")
         return {"run": str(folder), "step": done, "reused": True, **finish_of(folder)}
     state = _state(config, folder, done, mesh, record, progress, together)
-    evaluate = evaluator(config, folder, prepared, record, progress, mesh)
+    evaluate = evaluator(config, folder, prepared, record, progress, mesh, together)
     if done is not None and together.from_leader(lambda: _lacks_scores(config, folder, done)):
         evaluate(state)
     num_rows, length = config.train.batch_sequences, config.train.sequence_tokens

@@ -4,8 +4,8 @@ No layer knows absolute positions (rotary is relative, global layers have none),
 moves on by one token is the same function at every step, and the last column is all that is read.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from shoal.model.config import ModelConfig
 from shoal.model.lm import LM, forward, logits
 
 
-@partial(jax.jit, static_argnames=("config", "context"))
 def next_logits(
     p: LM,
     tokens: Int[Array, "B S"],
@@ -30,9 +29,8 @@ def next_logits(
 
 
 def sample(
-    p: LM,
+    following: Callable[[Any, Any], Any],
     prompts: Sequence[Sequence[int]],
-    config: ModelConfig,
     *,
     context: int,
     num_tokens: int,
@@ -43,6 +41,7 @@ def sample(
     """Yield one new token per prompt and step; prompts longer than the window lose their start.
 
     Args:
+        following: tokens and segments, each of int32[B, S], to the logits of the next, [B, V].
         context: the training context: the window, and what sets the query scale.
         temperature: 0 takes the likeliest token.
         seed: the draw of step i depends on (seed, i) alone.
@@ -57,7 +56,7 @@ def sample(
         segments[row, context - len(text) :] = 1
     key = jax.random.key(seed)
     for index in range(num_tokens):
-        scores = next_logits(p, jnp.asarray(tokens), jnp.asarray(segments), config, context)
+        scores = following(jnp.asarray(tokens), jnp.asarray(segments))
         if temperature == 0:
             drawn = jnp.argmax(scores, axis=-1)
         else:

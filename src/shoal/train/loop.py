@@ -21,7 +21,7 @@ from shoal.core.watchdog import Watchdog
 from shoal.train import checkpoint
 from shoal.train.config import Config, TrainConfig
 from shoal.train.step import Batch, State, Step
-from shoal.train.together import ALONE, Together
+from shoal.train.together import ALONE, Together, begin_together
 
 type BatchAt = Callable[[int], Batch]
 type Hook = Callable[[State], None]
@@ -70,7 +70,8 @@ def train(
         ValueError: too many steps in a row were not finite, or one dropped what must not be.
     """
     settings, first = config.train, int(state.step)
-    jitted, skipped, num_saves, first_loss_s = jitted_step(step, places), 0, 0, None
+    advance = begin_together(jitted_step(step, places), together, "step")
+    skipped, num_saves, first_loss_s = 0, 0, None
     began = saved = time.perf_counter()
     with (
         _interrupts() as asked,
@@ -81,7 +82,7 @@ def train(
         watchdog.feed(settings.watchdog_first_s)
         for now in range(first + 1, settings.num_steps + 1):
             at = time.perf_counter()
-            state, metrics = jitted(state, batch_at(now - 1))
+            state, metrics = advance(state, batch_at(now - 1))
             seen = jax.device_get(metrics)
             end = time.perf_counter()
             first_loss_s = end - began if first_loss_s is None else first_loss_s

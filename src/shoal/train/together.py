@@ -70,6 +70,25 @@ class _Alone:
 ALONE: Together = _Alone()
 
 
+def begin_together(jitted: Any, together: Together, name: str) -> Callable[..., Any]:
+    """Return the jitted function, whose first call compiles, waits for all, and only then runs.
+
+    One process may read a program from the cache while the others compile it for minutes, and a
+    CPU's collectives give up on a late process after 30 s.
+    """
+    met = False
+
+    def call(*given: Any) -> Any:
+        nonlocal met
+        if not met:
+            jitted.lower(*given).compile()
+            together.barrier(f"compiled {name}", PATIENCE_S)
+            met = True
+        return jitted(*given)
+
+    return call
+
+
 def agree(together: Together, problem: str | None) -> None:
     """Raise in every process what any of them found.
 
