@@ -1,4 +1,4 @@
-"""The settings of the stages between documents and tokens; each stage's module says what they do."""
+"""The settings of the stages between documents and tokens; each module says what it does."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ from shoal.core.config import identity, placement
 
 @dataclass(frozen=True, kw_only=True)
 class NearConfig:
-    """Near duplicates: candidates by MinHash, removal only where a kept document contains the other.
+    """Near duplicates: candidates by MinHash, removal only where a kept one contains it.
 
     Attributes:
         shingles: what is hashed, runs of `shingle_length` words or characters.
