@@ -138,7 +138,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldoutConfig:
-    """How held-out documents are chosen (see `data.decontam`).
+    """How held-out documents are chosen (see `data.heldout`).
 
     Attributes:
         key: keys the hash that orders documents; another key gives another choice.

@@ -8,8 +8,8 @@ import pyarrow as pa
 from shoal.core.artifact import Artifact
 from shoal.data import table
 from shoal.data.config import CorpusConfig
-from shoal.data.decontam import SETS, Unique
-from shoal.data.decontam import TABLE as HELDOUT
+from shoal.data.heldout import SETS, Unique
+from shoal.data.heldout import TABLE as HELDOUT
 
 
 class Split:

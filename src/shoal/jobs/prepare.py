@@ -15,8 +15,8 @@ from shoal.core.artifact import Artifact
 from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
 from shoal.data.config import CorpusConfig
-from shoal.data.decontam import heldout
 from shoal.data.dedup import duplicates
+from shoal.data.heldout import heldout
 from shoal.data.manifest import Stages, corpus_artifact, read_corpus
 from shoal.data.normalize import documents
 from shoal.data.source import source_artifact

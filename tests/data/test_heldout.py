@@ -14,8 +14,8 @@ from shoal.core.artifact import Artifact
 from shoal.core.progress import Silent
 from shoal.data import table
 from shoal.data.config import CorpusConfig, HeldoutConfig, Source
-from shoal.data.decontam import TABLE, choose, heldout
 from shoal.data.dedup import duplicates
+from shoal.data.heldout import TABLE, choose, heldout
 from shoal.data.ngrams import ngram_hashes, words_of
 from shoal.data.normalize import documents
 from shoal.data.source import source_artifact
@@ -172,7 +172,7 @@ def test_a_hash_collision_drops_nothing(
         hashes, begins = ngram_hashes(words, length)
         return np.zeros_like(hashes), begins
 
-    monkeypatch.setattr("shoal.data.decontam.ngram_hashes", same)
+    monkeypatch.setattr("shoal.data.heldout.ngram_hashes", same)
     other = " ".join(f"w{number}" for number in range(20))
     _, rows, _ = _held(tmp_path, _two(tmp_path, source, FIFTEEN, other))
     assert [row["kept"] for row in rows] == [True]
