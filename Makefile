@@ -4,6 +4,9 @@
 PYTHON =
 EXTRA =
 PYTEST_ARGS =
+# Processes that share the tests; each wants a core and 3 GB. One file's tests stay together, but for
+# the slow ones: their files are few and long.
+WORKERS = 2
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 LOCK = $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.12 \
@@ -79,10 +82,10 @@ quickstart: .venv/package
 	$(BIN)/shoal quickstart
 
 test: .venv/dev
-	$(BIN)/python -m pytest -m 'not slow and not browser' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow and not browser' $(PYTEST_ARGS)
 
 test-slow: .venv/dev
-	$(BIN)/python -m pytest -m 'slow and not browser' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'slow and not browser' $(PYTEST_ARGS)
 
 test-browser: .venv/dev
 	$(BIN)/python -m pytest -m browser $(PYTEST_ARGS)
