@@ -12,7 +12,10 @@ import pyarrow.compute as pc
 import xxhash
 from jaxtyping import Int, UInt64
 
-_NOT_WORD = r"[^\pL\pM\pN\pZ\s]+"
+# The steps that make words; `data.scan` takes its table of characters from the same ones.
+LOWER = "utf8_lower"
+NOT_WORD = r"[^\pL\pM\pN\pZ\s]+"
+WHITE = r"[\pZ\s]+"
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -32,10 +35,11 @@ class Words:
 
 def words_of(texts: pa.StringArray) -> Words:
     """The words of every text."""
-    lower = pc.call_function("utf8_lower", [texts])
-    strip = pc.ReplaceSubstringOptions(pattern=_NOT_WORD, replacement="")
-    cleaned = pc.call_function("replace_substring_regex", [lower], strip)
-    lists = pc.call_function("utf8_split_whitespace", [cleaned], pc.SplitOptions())
+    lower = pc.call_function(LOWER, [texts])
+    cleaned = _replace(_replace(lower, NOT_WORD, ""), WHITE, " ")
+    # Not utf8_split_whitespace: pyarrow 25 reads past the last text, and at times leaves a
+    # no-break space at its end.
+    lists = pc.call_function("split_pattern", [cleaned], pc.SplitPatternOptions(pattern=" "))
     flat, parents = lists.flatten(), lists.value_parent_indices()
     # White space at either end splits off an empty word.
     full = pc.call_function("not_equal", [flat, pa.scalar("")])
@@ -48,6 +52,11 @@ def words_of(texts: pa.StringArray) -> Words:
     )
     hashes = distinct[coded.indices.to_numpy()] if len(flat) else np.empty(0, np.uint64)
     return Words(words=flat, hashes=hashes, starts=np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _replace(texts: pa.StringArray, pattern: str, replacement: str) -> pa.StringArray:
+    options = pc.ReplaceSubstringOptions(pattern=pattern, replacement=replacement)
+    return pc.call_function("replace_substring_regex", [texts], options)
 
 
 def ngram_hashes(
