@@ -1,5 +1,6 @@
 """The settings of the stages between documents and tokens; each module says what it does."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,8 +68,15 @@ class DecontamConfig:
     Attributes:
         rule: `spans` cuts what matches, `documents` drops a document of which one paragraph has at
             least `paragraph_overlap` of its n-grams in a benchmark (the public run's rule).
+        short_words: a benchmark text below `ngram_words` counts as one n-gram of its own length if
+            it has so many words; shorter ones are not looked for.
         common_share, common_documents: an n-gram in more than this share of a source's sampled
             documents, and in at least so many, is boilerplate and proves nothing.
+        across_documents, across_sources: so is one in so many sampled documents of so many sources.
+        template_items, template_share: and one in so many items of its benchmark, and in more than
+            this share of them.
+        sample_documents: of each source, how many are looked at for boilerplate.
+        allow_uncovered: lets a run begin whose evaluations are not in `benchmarks`.
     """
 
     rule: Literal["spans", "documents"] = identity("spans")
@@ -76,6 +84,13 @@ class DecontamConfig:
     paragraph_overlap: float = identity(0.5)
     common_share: float = identity(0.005)
     common_documents: int = identity(5)
+    short_words: int = identity(8)
+    across_documents: int = identity(50)
+    across_sources: int = identity(3)
+    template_items: int = identity(10)
+    template_share: float = identity(0.05)
+    sample_documents: int = identity(5_000)
+    allow_uncovered: bool = placement(False)
     benchmarks: tuple[Benchmark, ...] = identity(())
 
     def __post_init__(self) -> None:
@@ -84,6 +99,12 @@ class DecontamConfig:
                 f"ngram_words={self.ngram_words}, paragraph_overlap={self.paragraph_overlap}: "
                 "use at least one word and a share above 0, up to 1"
             )
+        for name in ("short_words", "common_documents", "across_documents", "template_items"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        names = [benchmark.name for benchmark in self.benchmarks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"benchmarks {names} repeat a name; give each its own")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +159,51 @@ class CellsConfig:
     by: Literal["source", "topic_quality"] = identity("source")
     topics: TopicsConfig = identity(TopicsConfig())
     quality: QualityConfig = identity(QualityConfig())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixConfig:
+    """How much of each cell a run reads, before and in the cooldown (see `data.mix`).
+
+    Attributes:
+        rule: `natural` (what a cell holds), `heuristic` (its size to the power `size_exponent`,
+            times a factor for its quality) or `table` (the weights in `table`).
+        table: (cell, weight before the cooldown, weight in it), on any scale per phase; a cell that
+            is not named has weight 0. `mix.read_weights` reads one from a file.
+        cooldown_share: of the run's steps, at its end; 0 gives one phase.
+        quality_ratio, cooldown_ratio: what a level of quality weighs against the one below it.
+        max_epochs: how often the run may read any cell, over both phases; 0 sets no cap.
+    """
+
+    rule: Literal["natural", "heuristic", "table"] = identity("natural")
+    table: tuple[tuple[str, float, float], ...] = identity(())
+    cooldown_share: float = identity(0.2)
+    size_exponent: float = identity(0.8)
+    quality_ratio: float = identity(1.2)
+    cooldown_ratio: float = identity(2.0)
+    max_epochs: float = identity(4.0)
+
+    def __post_init__(self) -> None:
+        if (self.rule == "table") != bool(self.table):
+            raise ValueError(
+                f"mix rule {self.rule!r} with {len(self.table)} rows of weights: give a table with "
+                "rule 'table', and only with it"
+            )
+        names = [cell for cell, *_ in self.table]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"the mixture names cell {twice[0]!r} twice; keep one row of weights")
+        for cell, *weights in self.table:
+            if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+                raise ValueError(f"weights {weights} of cell {cell!r}: use finite ones, 0 or more")
+        if not 0 <= self.cooldown_share < 1:
+            raise ValueError(f"cooldown_share={self.cooldown_share}: use a share below 1")
+        if min(self.size_exponent, self.max_epochs) < 0:
+            raise ValueError(
+                f"size_exponent={self.size_exponent}, max_epochs={self.max_epochs}: use 0 or more"
+            )
+        if min(self.quality_ratio, self.cooldown_ratio) <= 0:
+            raise ValueError(
+                f"quality_ratio={self.quality_ratio}, cooldown_ratio={self.cooldown_ratio}: use "
+                "ratios above 0"
+            )
