@@ -29,7 +29,7 @@ def test_without_own_text_it_is_the_recipe():
 def test_own_text_replaces_the_corpus_and_nothing_else(text):
     config, base = configure(text, ()), recipe()
     assert config.data.corpus.sources[0].archive.path == str(text)
-    assert config.data.mixture == ()
+    assert config.data.mix.rule == "natural"
     assert config.data.corpus.unit_tokens == base.data.corpus.unit_tokens
     for part in ("model", "optimizer", "train", "eval"):
         assert getattr(config, part) == getattr(base, part)

@@ -146,9 +146,10 @@ def test_another_identity_is_refused_with_the_path_and_the_way_out(run, assignme
 def test_every_value_of_identity_is_held(run):
     config = read_config(run)
     paths = [leaf.path for leaf in leaves(config) if leaf.kind == "identity"]
-    assert {"model.embed_dim", "data.mixture", "eval.sequence_tokens"} <= set(paths)
-    changed = replace(config, data=replace(config.data, mixture=config.data.mixture[::-1]))
-    with pytest.raises(ValueError, match=r"data\.mixture was"):
+    assert {"model.embed_dim", "data.mix.table", "eval.sequence_tokens"} <= set(paths)
+    mix = replace(config.data.mix, table=config.data.mix.table[::-1])
+    changed = replace(config, data=replace(config.data, mix=mix))
+    with pytest.raises(ValueError, match=r"data\.mix\.table was"):
         start(run, changed)
 
 

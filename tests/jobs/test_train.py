@@ -182,7 +182,7 @@ def test_without_a_mixture_cells_weigh_what_they_hold(copied):
     prepared = prepare(config.data.corpus, run.parents[1], Silent())
     store = TokenStore.open(prepared.store)
     (phase,) = order_of(config, store).phases
-    assert dict(phase.weights) == {"text": store.units["text"]}
+    assert dict(phase.weights) == {"text": config.data.table_lanes}
     # Twelve steps see more than one epoch.
     assert 12 * config.train.tokens_per_step < store.units["text"] * store.unit_tokens
 

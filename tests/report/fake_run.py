@@ -74,7 +74,7 @@ def config() -> dict:
         },
         "data": {
             "corpus": {"name": "quickstart", "sources": [{"name": "owt", "reader": {"lines": ""}}]},
-            "mixture": [["owt", 0.2], ["kjv", 0.1]],
+            "mix": {"rule": "natural", "cooldown_share": 0.0},
             "seed": 17,
         },
         "optimizer": {"muon_lr": 0.012, "adam_lr": 0.004, "beta2": 0.983, "gate_decay": True},
@@ -153,16 +153,15 @@ def samples(step: int) -> list[dict]:
 
 def corpus() -> dict:
     keys = ("name", "kind", "license", "documents", "bytes", "tokens", "duplicates",
-            "heldout_documents", "overlap_dropped", "tail_tokens")  # fmt: skip
+            "heldout_documents", "overlap_dropped")  # fmt: skip
     sources = [
-        dict(zip(keys, row, strict=True))
+        dict(zip(keys, row[:-1], strict=True))
         | {
             "origin": f"package {row[0]}, member texts/*.txt",
             "license_evidence": "LICENSE in the package",
             "revision": "3.0.1",
             "retrieved": "2026-11-03",
             "usage": "training",
-            "units": row[5] // 4096,
         }
         for row in SOURCES
     ]
@@ -190,6 +189,10 @@ def corpus() -> dict:
     return {
         "corpus": "quickstart@0000000a11d1", "sources": sources, "tokenizer": tokenizer,
         "unit_tokens": 4096, "stages": stages,
+        "cells": [
+            {"name": row[0], "tokens": row[5], "units": row[5] // 4096, "tail_tokens": row[-1]}
+            for row in SOURCES
+        ],
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from functools import reduce
 import pytest
 
 from shoal.core.config import replace
+from shoal.data.settings import MixConfig
 from shoal.recipes.ladder import d512
 from shoal.train import checks
 
@@ -42,11 +43,11 @@ REFUSED = [
         {"train__batch_sequences": 1, "train__sequence_tokens": 16},
         "128 assignments",
     ),
-    (checks.mixture_names_training_sources, {"data__mixture": (("nowhere", 1.0),)}, "nowhere"),
-    (checks.mixture_names_training_sources, {"data__mixture": ((NAME, 1.0), (NAME, 2.0))}, "twice"),
-    (checks.mixture_weights_are_shares, {"data__mixture": ((NAME, -1.0),)}, f"{NAME}=-1.0"),
-    (checks.mixture_weights_are_shares, {"data__mixture": ((NAME, float("nan")),)}, "=nan"),
-    (checks.mixture_weights_are_shares, {"data__mixture": ((NAME, 0.0),)}, "every source weight 0"),
+    (
+        checks.mixture_names_training_sources,
+        {"data__mix": MixConfig(rule="table", table=(("nowhere", 1.0, 1.0),))},
+        "nowhere",
+    ),
     (checks.lanes_hold_every_cell, {"data__table_lanes": 1}, f"the {NUM_SOURCES} sources"),
 ]
 

@@ -1,12 +1,13 @@
 """Stage `corpus`: the artifact that names every other one, with what a stranger wants to know.
 
-File `corpus.json`: {"sources": [card and counts], "tokenizer", "unit_tokens", "stages"}; the copy
-in a run folder has the artifact's own reference at `corpus` as well. Counts of a source:
+File `corpus.json`: {"sources": [card and counts], "tokenizer", "unit_tokens", "cells", "stages"};
+the copy in a run folder has the artifact's own reference at `corpus` as well. Counts of a source:
   documents, bytes         after normalizing
   rejected, empty          records that are no documents
   duplicates               documents whose text an earlier copy holds
   heldout_documents, heldout_bytes, overlap_dropped
-  training_documents, training_bytes, tokens, units, tail_tokens
+  training_documents, training_bytes, tokens (ends of text included)
+Counts of a cell: tokens, documents, units, tail_tokens (what is left below a unit).
 """
 
 import json
@@ -19,9 +20,10 @@ from shoal.core.artifact import Artifact, build
 from shoal.core.files import read_limited, write_atomic
 from shoal.data.config import CorpusConfig, Source
 
-REVISION = 1
+REVISION = 2
 CORPUS = "corpus.json"
 LIMIT_BYTES = 64 * 2**20
+_NOTHING = {"documents": 0, "bytes": 0, "tokens": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +72,17 @@ def corpus_artifact(root: Path, corpus: CorpusConfig, stages: Stages) -> Artifac
 def corpus_facts(corpus: CorpusConfig, stages: Stages) -> dict[str, Any]:
     """The content of `corpus.json`, without the corpus' own reference."""
     facts = stages.tokens.facts
-    tokens = sum(cell["tokens"] - cell["documents"] for cell in facts["cells"].values())
+    sources = facts["sources"].values()
+    tokens = sum(source["tokens"] - source["documents"] for source in sources)
     return {
         "sources": [_source(source, stages) for source in corpus.sources],
         "tokenizer": {
             "ref": stages.tokenizer.ref,
             "vocab_size": facts["vocab_size"],
-            "bytes_per_token": round(sum(facts["bytes"].values()) / tokens, 4),
+            "bytes_per_token": round(sum(source["bytes"] for source in sources) / tokens, 4),
         },
         "unit_tokens": corpus.unit_tokens,
+        "cells": [{"name": name, **cell} for name, cell in facts["cells"].items()],
         "stages": [
             {
                 "ref": artifact.ref,
@@ -101,7 +105,7 @@ def _source(source: Source, stages: Stages) -> dict[str, Any]:
     records = stages.sources[source.name].facts
     documents = stages.documents.facts["sources"][source.name]
     heldout = stages.heldout.facts["sources"][source.name]
-    cell = stages.tokens.facts["cells"].get(source.name)
+    trained = stages.tokens.facts["sources"].get(source.name, _NOTHING)
     return {
         "name": source.name,
         "kind": source.kind,
@@ -120,9 +124,7 @@ def _source(source: Source, stages: Stages) -> dict[str, Any]:
         "heldout_documents": heldout["kept"],
         "heldout_bytes": heldout["kept_bytes"],
         "overlap_dropped": heldout["overlap_dropped"],
-        "training_documents": cell["documents"] if cell else 0,
-        "training_bytes": stages.tokens.facts["bytes"][source.name] if cell else 0,
-        "tokens": cell["tokens"] if cell else 0,
-        "units": cell["units"] if cell else 0,
-        "tail_tokens": cell["tail_tokens"] if cell else 0,
+        "training_documents": trained["documents"],
+        "training_bytes": trained["bytes"],
+        "tokens": trained["tokens"],
     }

@@ -6,11 +6,11 @@ of every source whole documents in the order of a keyed hash, up to its share of
 follow the sources' weights; what a small source leaves of its share goes to the others.
 
 Stage `tokens` writes the token store:
-  cells/CELL.bin  little-endian unsigned integers, every document followed by EOS, in id order;
-                  the cell of a source has the source's name
+  cells/CELL.bin  little-endian unsigned integers, every document followed by EOS, source by source
+                  and in id order (`data.cells` says which cell a document goes to)
   store.json      {"dtype", "eos", "vocab_size", "unit_tokens", "cells": {CELL: {"tokens",
                   "documents", "units", "tail_tokens"}}}; the tail is what is left below a unit
-Facts: the same, and bytes per cell.
+Facts: the same, and per source its training documents, their bytes and tokens (EOS included).
 
 End of text has id 0 and is no token of the encoder: text that holds the literal `<|endoftext|>` is
 encoded as ordinary characters, so id 0 in a store always ends a document.
@@ -18,8 +18,9 @@ encoded as ordinary characters, so id 0 in a store always ends a document.
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
@@ -29,10 +30,12 @@ from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
 from shoal.core.files import write_atomic
 from shoal.core.progress import Progress, Task
+from shoal.data.cells import Cells
 from shoal.data.config import CorpusConfig, TokenizerConfig
 from shoal.data.training import Split
 
 REVISION = 1
+TOKENS_REVISION = 2
 EOS = "<|endoftext|>"
 EOS_ID = 0
 TOKENIZER = "tokenizer.json"
@@ -133,50 +136,50 @@ def tokens(
     corpus: CorpusConfig,
     split: Split,
     tokenizer: Artifact,
+    cells: Cells,
     inputs: dict[str, str],
     progress: Progress,
 ) -> Artifact:
     """Finds or makes the token store.
 
     Raises:
-        ValueError: no source fills one unit.
+        ValueError: no cell fills one unit.
     """
 
     def make(folder: Path) -> dict[str, Any]:
         encoder = load_tokenizer(tokenizer.path / TOKENIZER)
         vocab = corpus.tokenizer.vocab_size
-        sizes = {source.name: split.sizes(source.name) for source in corpus.training}
-        totals = {name: sum(found.values()) for name, found in sizes.items()}
-        cells: dict[str, dict[str, int]] = {}
         (folder / "cells").mkdir()
-        with progress.task("tokenize", sum(totals.values()), "bytes") as task:
-            for name, found in sizes.items():
-                task.say(name)
-                encoded = _encoded(split, name, encoder, token_dtype(vocab))
-                count = _write_cell(folder / "cells" / f"{name}.bin", encoded, task)
-                units, tail = divmod(count, corpus.unit_tokens)
-                cell = {"tokens": count, "documents": len(found), "units": units}
-                cells[name] = {**cell, "tail_tokens": tail}
+        total = sum(sum(split.sizes(source.name).values()) for source in corpus.training)
+        sources: dict[str, dict[str, int]] = {}
+        with (
+            progress.task("tokenize", total, "bytes") as task,
+            _Streams(folder / "cells", token_dtype(vocab)) as streams,
+        ):
+            for source in corpus.training:
+                task.say(source.name)
+                sources[source.name] = _write(split, source.name, encoder, cells, streams, task)
             task.say("")
-        _check_units(cells, corpus)
         store = {
             "dtype": token_dtype(vocab).name,
             "eos": EOS_ID,
             "vocab_size": vocab,
             "unit_tokens": corpus.unit_tokens,
-            "cells": cells,
+            "cells": streams.cells(corpus.unit_tokens),
         }
+        _check_units(store["cells"], corpus)
         write_atomic(folder / STORE, json.dumps(store, indent=1) + "\n")
-        return {**store, "bytes": totals}
+        return {**store, "sources": sources}
 
     return build(
         root,
         f"{corpus.name}-tokens",
         stage="tokens",
-        revision=REVISION,
+        revision=TOKENS_REVISION,
         literals={
             "unit_tokens": corpus.unit_tokens,
-            "cells": [source.name for source in corpus.training],
+            "cells": corpus.cells.by,
+            "sources": [source.name for source in corpus.training],
         },
         inputs={**inputs, "tokenizer": tokenizer.digest},
         make=make,
@@ -201,32 +204,68 @@ def _texts(split: Split, source: str, picked: set[str]) -> Iterator[str]:
         yield from (text for identity, text in columns if identity in picked)
 
 
-def _write_cell(path: Path, encoded: Iterator[tuple[np.ndarray, int]], task: Task) -> int:
-    count = 0
-    with path.open("wb") as file:
-        for ids, size_bytes in encoded:
-            file.write(ids.tobytes())
-            count += len(ids)
-            task.advance(size_bytes)
-    return count
+class _Streams:
+    """The files of all cells, open while they are written; a cell is there once it has text."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
+        self._folder, self._dtype = folder, dtype
+        self._open = ExitStack()
+        self._files: dict[str, BinaryIO] = {}
+        self._counts: dict[str, list[int]] = {}
+
+    def __enter__(self) -> "_Streams":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def write(self, cell: str, ids: list[int]) -> int:
+        """Append a document, and its end."""
+        if cell not in self._files:
+            path = self._folder / f"{cell}.bin"
+            self._files[cell] = self._open.enter_context(path.open("wb"))
+            self._counts[cell] = [0, 0]
+        self._files[cell].write(np.asarray([*ids, EOS_ID], self._dtype).tobytes())
+        counts = self._counts[cell]
+        counts[0] += len(ids) + 1
+        counts[1] += 1
+        return len(ids) + 1
+
+    def cells(self, unit_tokens: int) -> dict[str, dict[str, int]]:
+        """What `store.json` says of each cell, by name."""
+        return {
+            cell: {
+                "tokens": tokens,
+                "documents": documents,
+                "units": tokens // unit_tokens,
+                "tail_tokens": tokens % unit_tokens,
+            }
+            for cell, (tokens, documents) in sorted(self._counts.items())
+        }
 
 
-def _encoded(
-    split: Split, source: str, encoder: Tokenizer, dtype: np.dtype[Any]
-) -> Iterator[tuple[np.ndarray, int]]:
-    """Token ids of some documents at a time, with the bytes of text that they stand for."""
+def _write(
+    split: Split, source: str, encoder: Tokenizer, cells: Cells, streams: _Streams, task: Task
+) -> dict[str, int]:
+    count = {"documents": 0, "bytes": 0, "tokens": 0}
     for batch in split.batches(source, ["id", "text", "bytes"]):
         for start in range(0, batch.num_rows, 256):
             part = batch.slice(start, 256)
             found = encoder.encode_batch_fast(part["text"].to_pylist(), add_special_tokens=False)
-            ids = [np.asarray([*one.ids, EOS_ID], dtype) for one in found]
-            yield np.concatenate(ids), sum(part["bytes"].to_pylist())
+            names = cells.of(source, part["id"].to_pylist())
+            written = [streams.write(c, one.ids) for c, one in zip(names, found, strict=True)]
+            size = sum(part["bytes"].to_pylist())
+            count["documents"] += part.num_rows
+            count["bytes"] += size
+            count["tokens"] += sum(written)
+            task.advance(size)
+    return count
 
 
 def _check_units(cells: dict[str, dict[str, int]], corpus: CorpusConfig) -> None:
     if not any(cell["units"] for cell in cells.values()):
         most = max(cells, key=lambda name: cells[name]["tokens"])
         raise ValueError(
-            f"the largest source {most} has {cells[most]['tokens']} tokens, less than one unit of "
+            f"the largest cell {most} has {cells[most]['tokens']} tokens, less than one unit of "
             f"{corpus.unit_tokens}; give more text or a smaller unit_tokens"
         )

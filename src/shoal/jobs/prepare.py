@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from shoal.core.artifact import Artifact
 from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
+from shoal.data.cells import SourceCells
 from shoal.data.config import CorpusConfig
 from shoal.data.dedup import duplicates
 from shoal.data.heldout import heldout
@@ -85,7 +86,7 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
         "heldout": held.digest,
     }
     tokenizer = tokenizer_artifact(root, corpus, split, inputs, progress)
-    store = tokens(root, corpus, split, tokenizer, inputs, progress)
+    store = tokens(root, corpus, split, tokenizer, SourceCells(), inputs, progress)
     stages = Stages(
         sources=sources,
         documents=written,

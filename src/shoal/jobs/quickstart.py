@@ -11,6 +11,7 @@ from shoal.core.config import fingerprint, replace
 from shoal.core.files import home
 from shoal.core.progress import progress_for
 from shoal.data.local import local_corpus
+from shoal.data.settings import MixConfig
 from shoal.jobs.evaluate import EVALS, evaluate_at
 from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import overridden, resolve
@@ -22,6 +23,8 @@ from shoal.train.checks import check
 from shoal.train.config import Config
 
 OWN_TEXT = "given: the text of this run"
+# However little text there is, it is read as often as the run asks.
+NATURAL = MixConfig(rule="natural", cooldown_share=0.0, max_epochs=0.0)
 
 
 def quickstart(
@@ -78,10 +81,10 @@ def configure(text: Path | None, overrides: Sequence[str]) -> Config:
     corpus = local_corpus(text)
     unit = config.data.corpus.unit_tokens
     corpus = dataclasses.replace(corpus, unit_tokens=unit)
-    data = dataclasses.replace(config.data, corpus=corpus, mixture=())
+    data = dataclasses.replace(config.data, corpus=corpus, mix=NATURAL)
     name = f"quickstart-{corpus.name}-{fingerprint(corpus)[:8]}"
     given = dict.fromkeys(("name", "data.corpus.*", "data.corpus.unit_tokens"), OWN_TEXT)
-    notes = {**config.notes, **given, "data.mixture": "ours: in proportion to tokens"}
+    notes = {**config.notes, **given, "data.mix.*": "ours: in proportion to tokens"}
     config = dataclasses.replace(config, data=data, name=name, notes=notes)
     config = overridden(config, overrides)
     vocab = config.data.corpus.tokenizer.vocab_size

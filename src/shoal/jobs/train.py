@@ -11,6 +11,7 @@ from shoal.core.files import folder_lock, home, sha256_file
 from shoal.core.progress import Progress, Silent, progress_for
 from shoal.core.record import Record, Spectator, read_events, verify_link
 from shoal.data.load import TokenStore, batch_at
+from shoal.data.mix import Mix, Shape, mixture
 from shoal.data.order import Order, Phase
 from shoal.jobs.devices import Devices, devices_of
 from shoal.jobs.evaluate import EVALS, evaluator
@@ -72,19 +73,31 @@ def _prepared(config: Config, processes: Processes, progress: Progress) -> Prepa
     return made[0] if made else prepare(config.data.corpus, home(), progress)
 
 
-def order_of(config: Config, store: TokenStore) -> Order:
-    """Return the order of a run's data; without a mixture cells weigh what they hold."""
-    mixture = config.data.mixture or tuple(
-        (cell, float(units)) for cell, units in sorted(store.units.items()) if units
-    )
-    phase = Phase(
-        start_step=0,
+def mix_of(config: Config, store: TokenStore) -> Mix:
+    """Return the mixture of a run, and how often each cell is read."""
+    shape = Shape(
+        num_steps=config.train.num_steps,
         batch_sequences=config.train.batch_sequences,
         sequence_tokens=config.train.sequence_tokens,
-        weights=mixture,
+        unit_tokens=store.unit_tokens,
+        table_lanes=config.data.table_lanes,
+    )
+    return mixture(config.data.mix, store.units, shape)
+
+
+def order_of(config: Config, store: TokenStore) -> Order:
+    """Return the order of a run's data, in the phases of its mixture."""
+    phases = tuple(
+        Phase(
+            start_step=start,
+            batch_sequences=config.train.batch_sequences,
+            sequence_tokens=config.train.sequence_tokens,
+            weights=weights,
+        )
+        for start, weights in mix_of(config, store).phases
     )
     return Order(
-        phases=(phase,),
+        phases=phases,
         units=store.units,
         unit_tokens=store.unit_tokens,
         seed=config.data.seed,

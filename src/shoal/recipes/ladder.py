@@ -94,7 +94,7 @@ OPTIMIZER_NOTES: Mapping[str, str] = {
 
 _COMMON_NOTES: Mapping[str, str] = {
     "data.corpus.*": _STAND_IN,
-    "data.mixture": _STAND_IN,
+    "data.mix.*": _STAND_IN,
     "data.table_lanes": "ours: shares to about 0.1 %",
     "data.seed": "ours: 0, as train.seed",
     "train.sequence_tokens": "published: issue #8435",

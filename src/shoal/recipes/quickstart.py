@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from shoal.data.settings import MixConfig
 from shoal.model.config import ModelConfig
 from shoal.optim.config import OptimizerConfig
 from shoal.recipes.corpus import quickstart_corpus
@@ -50,7 +51,7 @@ _NOTES = {
     "data.corpus.*": "ours: see shoal.recipes.corpus",
     "data.corpus.unit_tokens": "ours: one sequence, as no longer context is planned; measured"
     " better than 4 or 16 sequences at this batch (experiments/2026-11-30-unit-length)",
-    "data.mixture": "ours: near the sources' breadth, not their sizes",
+    "data.mix.*": "ours: near the sources' breadth, not their sizes",
     "data.table_lanes": "ours: shares to about 0.4 %",
     "data.seed": "ours",
     "train.*": _SIZE,
@@ -70,14 +71,14 @@ _NOTES = {
 }
 
 MIXTURE = (
-    ("owt", 0.18),
-    ("wikipedia", 0.16),
-    ("shakespeare", 0.16),
-    ("django-docs", 0.16),
-    ("django-code", 0.12),
-    ("sympy-code", 0.08),
-    ("sympy-docs", 0.08),
-    ("ballots", 0.06),
+    ("owt", 0.18, 0.18),
+    ("wikipedia", 0.16, 0.16),
+    ("shakespeare", 0.16, 0.16),
+    ("django-docs", 0.16, 0.16),
+    ("django-code", 0.12, 0.12),
+    ("sympy-code", 0.08, 0.08),
+    ("sympy-docs", 0.08, 0.08),
+    ("ballots", 0.06, 0.06),
 )
 
 
@@ -106,7 +107,7 @@ def quickstart() -> Config:
         optimizer=OptimizerConfig(muon_lr=0.03, adam_lr=0.03 * 3 / 13),
         data=DataConfig(
             corpus=replace(quickstart_corpus(), unit_tokens=256),
-            mixture=MIXTURE,
+            mix=MixConfig(rule="table", table=MIXTURE, cooldown_share=0.0),
             table_lanes=250,
         ),
         train=TrainConfig(

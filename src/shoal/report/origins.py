@@ -60,7 +60,7 @@ def sources(run: RunFolder) -> Html:
     training = trained_on(run)
     only_scored = [one for one in found if one.get("usage") == "evaluation"]
     return join(
-        _tokenizer(run, training),
+        _tokenizer(run),
         _counts("Training sources", training) if training else None,
         _counts("Sources that are only evaluated", only_scored) if only_scored else None,
         el("p", _MEANINGS, class_="note"),
@@ -110,7 +110,7 @@ def _text_or_none(one: Mapping[str, Any], key: str) -> str | None:
     return None if one.get(key) is None else str(one[key])
 
 
-def _tokenizer(run: RunFolder, found: list[dict[str, Any]]) -> Html:
+def _tokenizer(run: RunFolder) -> Html:
     told = [f"Corpus {run.corpus.get('corpus') or run.run.get('corpus') or 'unnamed'}."]
     vocabulary = at(run.corpus, "tokenizer", "vocab_size")
     if vocabulary is not None:
@@ -120,7 +120,8 @@ def _tokenizer(run: RunFolder, found: list[dict[str, Any]]) -> Html:
         )
     unit = run.corpus.get("unit_tokens")
     if unit is not None:
-        tails = [tail for one in found if (tail := number(one.get("tail_tokens"))) is not None]
+        cells = dicts(run.corpus.get("cells"))
+        tails = [tail for one in cells if (tail := number(one.get("tail_tokens"))) is not None]
         left = f"; the {count(sum(tails))} tokens behind the last whole units are left out"
         told.append(f"Streams are cut into units of {count(unit)} tokens{left if tails else ''}.")
     return el("p", " ".join(told), class_="lede")

@@ -4,7 +4,6 @@ A check returns what is wrong, with the value and what to do, or None. Fields ch
 their own class; `check` refuses a config with every problem that it has.
 """
 
-import math
 from collections.abc import Callable
 
 from shoal.train.config import Config
@@ -75,30 +74,22 @@ def experts_expect_a_token(config: Config) -> str | None:
 
 
 def mixture_names_training_sources(config: Config) -> str | None:
-    """A cell is named after its source."""
+    """Where a cell is a source, the names are known before anything is prepared."""
+    if config.data.corpus.cells.by != "source":
+        return None
     cells = [source.name for source in config.data.corpus.training]
-    named = [name for name, _ in config.data.mixture]
-    unknown = [name for name in named if name not in cells]
-    if unknown:
-        return f"data.mixture names {', '.join(unknown)}; the corpus has {', '.join(cells)}"
-    twice = sorted({name for name in named if named.count(name) > 1})
-    return f"data.mixture names {', '.join(twice)} twice; keep one weight each" if twice else None
-
-
-def mixture_weights_are_shares(config: Config) -> str | None:
-    """Weights are relative; at least one must be above zero."""
-    bad = [f"{name}={w}" for name, w in config.data.mixture if not (math.isfinite(w) and w >= 0)]
-    if bad:
-        return f"data.mixture has {', '.join(bad)}; use finite weights of 0 or more"
-    if config.data.mixture and not any(weight > 0.0 for _, weight in config.data.mixture):
-        return "data.mixture gives every source weight 0; raise one, or leave the mixture empty"
-    return None
+    unknown = [name for name, *_ in config.data.mix.table if name not in cells]
+    if not unknown:
+        return None
+    return f"data.mix.table names {', '.join(unknown)}; the corpus has {', '.join(cells)}"
 
 
 def lanes_hold_every_cell(config: Config) -> str | None:
     """A table gives each cell a whole number of lanes, at least one."""
-    mixture = config.data.mixture
-    num_cells = sum(w > 0 for _, w in mixture) if mixture else len(config.data.corpus.training)
+    if config.data.corpus.cells.by != "source":
+        return None
+    table = config.data.mix.table
+    num_cells = sum(max(w) > 0 for _, *w in table) or len(config.data.corpus.training)
     if config.data.table_lanes >= num_cells:
         return None
     return (
@@ -126,7 +117,6 @@ CHECKS: tuple[Check, ...] = (
     queries_keep_their_sign,
     experts_expect_a_token,
     mixture_names_training_sources,
-    mixture_weights_are_shares,
     lanes_hold_every_cell,
     experts_divide_over_their_axis,
 )

@@ -7,6 +7,7 @@ from typing import Literal
 from shoal.arrays.config import MeshConfig
 from shoal.core.config import identity, numerics, placement
 from shoal.data.config import CorpusConfig
+from shoal.data.settings import MixConfig
 from shoal.model.config import ModelConfig
 from shoal.moe.config import MoEConfig
 from shoal.optim.config import OptimizerConfig
@@ -14,14 +15,10 @@ from shoal.optim.config import OptimizerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which corpus, in which proportions, in which order.
-
-    `mixture` gives each cell's weight; a cell of the corpus that it does not name has weight 0.
-    Empty means in proportion to tokens.
-    """
+    """Which corpus, in which proportions (`data.mix`), in which order."""
 
     corpus: CorpusConfig = identity()
-    mixture: tuple[tuple[str, float], ...] = identity(())
+    mix: MixConfig = identity(MixConfig(cooldown_share=0.0, max_epochs=0.0))
     table_lanes: int = identity(1024)
     seed: int = identity(0)
 
