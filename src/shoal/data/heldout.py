@@ -19,7 +19,7 @@ Law: after this stage no n-gram of a kept document occurs in training text. Held
 held in memory and training text streams past them, so memory does not grow with training text.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from shoal.core.config import plain
 from shoal.core.progress import Progress
 from shoal.data import table
 from shoal.data.config import CorpusConfig, HeldoutConfig, Source
-from shoal.data.dedup import TABLE as DUPLICATES
 from shoal.data.ngrams import ngram_hashes, words_of
 
 REVISION = 1
@@ -81,19 +80,22 @@ class Grams:
 def heldout(
     root: Path,
     corpus: CorpusConfig,
-    documents: Artifact,
-    duplicates: Artifact,
+    unique: "Unique",
+    inputs: Mapping[str, str],
     progress: Progress,
 ) -> Artifact:
-    """Finds or makes the table of held-out documents."""
+    """Finds or makes the table of held-out documents.
+
+    Args:
+        inputs: the digests behind `unique`.
+    """
 
     def make(folder: Path) -> dict[str, Any]:
-        unique = Unique(documents, duplicates)
-        chosen = [item for source in corpus.sources for item in _choose(source, corpus, unique)]
+        chosen = [item for source in corpus.read for item in _choose(source, corpus, unique)]
         _check_overlap(chosen, corpus, unique, progress)
         rows = [_row(item, corpus) for item in chosen]
         table.write(folder / TABLE, pa.Table.from_pylist(rows, SCHEMA))
-        return {"sources": {source.name: _counts(rows, source.name) for source in corpus.sources}}
+        return {"sources": {source.name: _counts(rows, source.name) for source in corpus.read}}
 
     return build(
         root,
@@ -104,26 +106,33 @@ def heldout(
             "heldout": plain(corpus.heldout),
             "sources": [
                 [source.name, source.usage, source.domain, source.heldout_bytes]
-                for source in corpus.sources
+                for source in corpus.read
             ],
         },
-        inputs={"documents": documents.digest, "duplicates": duplicates.digest},
+        inputs=inputs,
         make=make,
     )
 
 
 class Unique:
-    """The documents of each source without the exact duplicates, in id order."""
+    """The documents of each source that no table of copies names, in id order.
 
-    def __init__(self, documents: Artifact, duplicates: Artifact) -> None:
+    Args:
+        copies: files with columns source and source_id: exact duplicates, near duplicates.
+    """
+
+    def __init__(self, documents: Artifact, copies: Iterable[Path]) -> None:
         self.documents = documents
-        rows = table.read(duplicates.path / DUPLICATES, ["source", "source_id"]).to_pylist()
-        self.dropped = {(row["source"], row["source_id"]) for row in rows}
+        self.dropped = {
+            (row["source"], row["source_id"])
+            for path in copies
+            for row in table.read(path, ["source", "source_id"]).to_pylist()
+        }
 
     def batches(self, source: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The wanted columns, a bounded number of documents at a time."""
         path = self.documents.path / f"{source}.parquet"
-        for batch in table.batches(path, [*columns, "source_id"]):
+        for batch in table.batches(path, list(dict.fromkeys([*columns, "source_id"]))):
             places = batch["source_id"].to_pylist()
             keep = [(source, place) not in self.dropped for place in places]
             yield batch.filter(pa.array(keep, pa.bool_())).select(columns)
