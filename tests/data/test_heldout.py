@@ -14,8 +14,9 @@ from shoal.core.artifact import Artifact
 from shoal.core.progress import Silent
 from shoal.data import table
 from shoal.data.config import CorpusConfig, HeldoutConfig, Source
+from shoal.data.dedup import TABLE as DUPLICATES
 from shoal.data.dedup import duplicates
-from shoal.data.heldout import TABLE, choose, heldout
+from shoal.data.heldout import TABLE, Unique, choose, heldout
 from shoal.data.ngrams import ngram_hashes, words_of
 from shoal.data.normalize import documents
 from shoal.data.source import source_artifact
@@ -27,8 +28,9 @@ def _held(tmp_path: Path, corpus: CorpusConfig) -> tuple[Split, list[dict[str, A
     made = {s.name: source_artifact(root, s, tmp_path, Silent()) for s in corpus.sources}
     written = documents(root, corpus, made, Silent())
     repeated = duplicates(root, corpus, written, Silent())
-    found = heldout(root, corpus, written, repeated, Silent())
-    split = Split(written, repeated, found)
+    unique = Unique(written, [repeated.path / DUPLICATES])
+    found = heldout(root, corpus, unique, {"duplicates": repeated.digest}, Silent())
+    split = Split(unique, found)
     return split, table.read(found.path / TABLE).to_pylist(), found
 
 

@@ -41,7 +41,7 @@ def test_a_second_call_reuses_everything_and_says_so(tmp_path: Path, tiny: Corpu
     assert not any(first.reused.values())
     assert all(second.reused.values())
     assert notes.lines == [
-        f"corpus {first.corpus.ref}: made (0 of 9 artifacts reused)",
+        f"corpus {first.corpus.ref}: made (0 of 12 artifacts reused)",
         f"corpus {first.corpus.ref}: reused",
     ]
     assert second.facts == first.facts

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from shoal.core.progress import Silent
 from shoal.data.config import CorpusConfig, Source, TokenizerConfig
+from shoal.data.heldout import Unique
 from shoal.data.tokenize import EOS, EOS_ID, load_tokenizer, share_out, token_dtype, train
 from shoal.data.training import Split
 from shoal.jobs.prepare import Prepared, prepare
@@ -113,11 +114,12 @@ def _split(home: Path, corpus: CorpusConfig) -> Split:
     from shoal.core.artifact import load
 
     root = home / "corpora"
-    found = [
+    written, repeated, contained, held, cut = (
         load(next(root.glob(f"{corpus.name}-{stage}@*")))
-        for stage in ("documents", "duplicates", "heldout")
-    ]
-    return Split(*found)
+        for stage in ("documents", "duplicates", "near", "heldout", "contamination")
+    )
+    copies = [repeated.path / "duplicates.parquet", contained.path / "near.parquet"]
+    return Split(Unique(written, copies), held, cut)
 
 
 def _streams(prepared: Prepared) -> dict[str, np.ndarray]:

@@ -44,7 +44,7 @@ def duplicates(
         keepers: dict[str, tuple[str, str]] = {}
         dropped: list[tuple[str, ...]] = []
         with progress.task("exact duplicates", total, "documents") as task:
-            for source in corpus.sources:
+            for source in corpus.read:
                 path = documents.path / f"{source.name}.parquet"
                 for batch in table.batches(path, ["id", "source_id"]):
                     dropped += _repeats(batch, source.name, keepers)
@@ -53,14 +53,14 @@ def duplicates(
         arrays = [pa.array(column, pa.string()) for column in columns]
         table.write(folder / TABLE, pa.Table.from_arrays(arrays, schema=SCHEMA))
         counts = Counter(row[1] for row in dropped)
-        return {"sources": {source.name: counts[source.name] for source in corpus.sources}}
+        return {"sources": {source.name: counts[source.name] for source in corpus.read}}
 
     return build(
         root,
         f"{corpus.name}-duplicates",
         stage="duplicates",
         revision=REVISION,
-        literals={"order": [source.name for source in corpus.sources]},
+        literals={"order": [source.name for source in corpus.read]},
         inputs={"documents": documents.digest},
         make=make,
     )

@@ -12,13 +12,14 @@ Counts of a cell: tokens, documents, units, tail_tokens (what is left below a un
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from shoal.core.artifact import Artifact, build
 from shoal.core.files import read_limited, write_atomic
 from shoal.data.config import CorpusConfig, Source
+from shoal.data.provenance import card
 
 REVISION = 2
 CORPUS = "corpus.json"
@@ -28,19 +29,38 @@ _NOTHING = {"documents": 0, "bytes": 0, "tokens": 0}
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """The artifacts of a corpus; `sources` maps a source's name to its artifact."""
+    """The artifacts of a corpus, in the order of the work; what is None is not made (yet).
+
+    Attributes:
+        sources: source -> its artifact.
+    """
 
     sources: Mapping[str, Artifact]
     documents: Artifact
     duplicates: Artifact
-    heldout: Artifact
-    tokenizer: Artifact
-    tokens: Artifact
+    near: Artifact
+    heldout: Artifact | None = None
+    benchmarks: Artifact | None = None
+    contamination: Artifact | None = None
+    topic_model: Artifact | None = None
+    topics: Artifact | None = None
+    quality_model: Artifact | None = None
+    quality: Artifact | None = None
+    tokenizer: Artifact | None = None
+    tokens: Artifact | None = None
+
+    def named(self) -> dict[str, Artifact]:
+        """Stage -> artifact, of those that read the documents of all sources, and of these."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return {name: artifact for name, artifact in found.items() if artifact is not None}
+
+    def digests(self) -> dict[str, str]:
+        """Stage -> digest: what the next stage goes on from."""
+        return {name: artifact.digest for name, artifact in self.named().items()}
 
     def all(self) -> list[Artifact]:
-        """In the order of the work."""
-        later = (self.documents, self.duplicates, self.heldout, self.tokenizer, self.tokens)
-        return [*self.sources.values(), *later]
+        """Every artifact, those of the sources first."""
+        return [*self.sources.values(), *self.named().values()]
 
 
 def corpus_artifact(root: Path, corpus: CorpusConfig, stages: Stages) -> Artifact:
@@ -59,11 +79,7 @@ def corpus_artifact(root: Path, corpus: CorpusConfig, stages: Stages) -> Artifac
         literals={"order": [source.name for source in corpus.sources]},
         inputs={
             **{f"source {name}": artifact.digest for name, artifact in stages.sources.items()},
-            "documents": stages.documents.digest,
-            "duplicates": stages.duplicates.digest,
-            "heldout": stages.heldout.digest,
-            "tokenizer": stages.tokenizer.digest,
-            "tokens": stages.tokens.digest,
+            **stages.digests(),
         },
         make=make,
     )
@@ -71,13 +87,14 @@ def corpus_artifact(root: Path, corpus: CorpusConfig, stages: Stages) -> Artifac
 
 def corpus_facts(corpus: CorpusConfig, stages: Stages) -> dict[str, Any]:
     """The content of `corpus.json`, without the corpus' own reference."""
-    facts = stages.tokens.facts
+    done = stages.named()
+    facts = done["tokens"].facts
     sources = facts["sources"].values()
     tokens = sum(source["tokens"] - source["documents"] for source in sources)
     return {
         "sources": [_source(source, stages) for source in corpus.sources],
         "tokenizer": {
-            "ref": stages.tokenizer.ref,
+            "ref": done["tokenizer"].ref,
             "vocab_size": facts["vocab_size"],
             "bytes_per_token": round(sum(source["bytes"] for source in sources) / tokens, 4),
         },
@@ -102,28 +119,33 @@ def read_corpus(artifact: Artifact) -> dict[str, Any]:
 
 
 def _source(source: Source, stages: Stages) -> dict[str, Any]:
-    records = stages.sources[source.name].facts
-    documents = stages.documents.facts["sources"][source.name]
-    heldout = stages.heldout.facts["sources"][source.name]
-    trained = stages.tokens.facts["sources"].get(source.name, _NOTHING)
+    """A source's card and its counts; of a blocked one there is nothing to count."""
+    said = card(source)
+    if source.usage == "blocked":
+        return said
+    done, name = stages.named(), source.name
+    documents = done["documents"].facts["sources"][name]
+    heldout = done["heldout"].facts["sources"][name]
+    near = done["near"].facts["sources"].get(name, {"removed": 0, "removed_bytes": 0})
+    contaminated = done["contamination"].facts["sources"].get(name, {})
+    trained = done["tokens"].facts["sources"].get(name, _NOTHING)
     return {
-        "name": source.name,
-        "kind": source.kind,
-        "usage": source.usage,
-        "domain": source.domain or source.name,
-        "origin": source.origin,
-        "license": source.license,
-        "license_evidence": source.license_evidence,
-        "revision": records["revision"],
-        "retrieved": records["retrieved"],
+        **said,
+        "domain": source.domain or name,
+        "retrieved": stages.sources[name].facts["retrieved"],
         "documents": documents["documents"],
         "bytes": documents["bytes"],
         "rejected": documents["rejected"],
         "empty": documents["empty"],
-        "duplicates": stages.duplicates.facts["sources"][source.name],
+        "duplicates": done["duplicates"].facts["sources"][name],
+        "near_duplicates": near["removed"],
+        "near_duplicate_bytes": near["removed_bytes"],
         "heldout_documents": heldout["kept"],
         "heldout_bytes": heldout["kept_bytes"],
         "overlap_dropped": heldout["overlap_dropped"],
+        "contaminated_documents": contaminated.get("contaminated", 0),
+        "contaminated_dropped": contaminated.get("dropped", 0),
+        "contaminated_characters": contaminated.get("characters", 0),
         "training_documents": trained["documents"],
         "training_bytes": trained["bytes"],
         "tokens": trained["tokens"],

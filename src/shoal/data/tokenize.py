@@ -20,7 +20,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import xxhash
@@ -213,7 +213,7 @@ class _Streams:
         self._files: dict[str, BinaryIO] = {}
         self._counts: dict[str, list[int]] = {}
 
-    def __enter__(self) -> "_Streams":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

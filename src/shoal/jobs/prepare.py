@@ -5,7 +5,7 @@ reads, a killed one goes on from the last finished stage.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,16 @@ from tokenizers import Tokenizer
 from shoal.core.artifact import Artifact
 from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
-from shoal.data.cells import SourceCells
+from shoal.data.benchmarks import benchmarks
+from shoal.data.cells import Cells, SourceCells
 from shoal.data.config import CorpusConfig
+from shoal.data.decontam import contamination
+from shoal.data.dedup import TABLE as DUPLICATES
 from shoal.data.dedup import duplicates
-from shoal.data.heldout import heldout
+from shoal.data.heldout import Unique, heldout
 from shoal.data.manifest import Stages, corpus_artifact, read_corpus
+from shoal.data.near import TABLE as NEAR
+from shoal.data.near import near
 from shoal.data.normalize import documents
 from shoal.data.source import source_artifact
 from shoal.data.tokenize import TOKENIZER, load_tokenizer, tokenizer_artifact, tokens
@@ -74,27 +79,25 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
     """
     root, downloads = home / "corpora", home / "downloads"
     sources = {
-        source.name: source_artifact(root, source, downloads, progress) for source in corpus.sources
+        source.name: source_artifact(root, source, downloads, progress) for source in corpus.read
     }
     written = documents(root, corpus, sources, progress)
     repeated = duplicates(root, corpus, written, progress)
-    held = heldout(root, corpus, written, repeated, progress)
-    split = Split(written, repeated, held)
-    inputs = {
-        "documents": written.digest,
-        "duplicates": repeated.digest,
-        "heldout": held.digest,
-    }
-    tokenizer = tokenizer_artifact(root, corpus, split, inputs, progress)
-    store = tokens(root, corpus, split, tokenizer, SourceCells(), inputs, progress)
-    stages = Stages(
-        sources=sources,
-        documents=written,
-        duplicates=repeated,
-        heldout=held,
-        tokenizer=tokenizer,
-        tokens=store,
+    contained = near(
+        root, corpus, written, repeated, progress, config=corpus.near, engine=corpus.engine
     )
+    stages = Stages(
+        sources=sources, documents=written, duplicates=repeated, near=contained
+    )
+    unique = Unique(written, [repeated.path / DUPLICATES, contained.path / NEAR])
+    held = heldout(root, corpus, unique, stages.digests(), progress)
+    stages = replace(stages, heldout=held)
+    split, stages = _decontaminated(root, corpus, Split(unique, held), stages, progress)
+    cells, stages = _cells(root, corpus, split, stages, progress)
+    inputs = stages.digests()
+    tokenizer = tokenizer_artifact(root, corpus, split, inputs, progress)
+    store = tokens(root, corpus, split, tokenizer, cells, inputs, progress)
+    stages = replace(stages, tokenizer=tokenizer, tokens=store)
     whole = corpus_artifact(root, corpus, stages)
     reused = {artifact.name: artifact.reused for artifact in [*stages.all(), whole]}
     progress.note(_summary(whole, reused))
@@ -113,6 +116,25 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
         facts=read_corpus(whole),
         reused=reused,
     )
+
+
+def _decontaminated(
+    root: Path, corpus: CorpusConfig, split: Split, stages: Stages, progress: Progress
+) -> tuple[Split, Stages]:
+    """Return the training text without the text of benchmarks."""
+    config = corpus.decontam
+    items = benchmarks(root, corpus, config, split, stages.digests(), progress)
+    found = contamination(root, corpus, config, split, items, stages.digests(), progress)
+    return split.without(found), replace(stages, benchmarks=items, contamination=found)
+
+
+def _cells(
+    root: Path, corpus: CorpusConfig, split: Split, stages: Stages, progress: Progress
+) -> tuple[Cells, Stages]:
+    """Return which cell every training document goes to."""
+    if corpus.cells.by == "source":
+        return SourceCells(), stages
+    raise NotImplementedError
 
 
 def _summary(corpus: Artifact, reused: Mapping[str, bool]) -> str:
