@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.data.archive import Limits, Record, content_digest, folder_files, records
+from shoal.data.archive import content_digest, records
 from shoal.data.config import Source
+from shoal.data.members import Limits, Record, folder_files
 
 type Make = Callable[..., Path]
 type MakeSource = Callable[..., Source]
@@ -158,14 +159,25 @@ def test_json_lines_that_are_not_utf_8_reach_the_check_as_they_are(
             found[place].decode()
 
 
-def test_a_line_or_file_beyond_the_limit_is_refused(tmp_path: Path, source: MakeSource):
+def test_a_line_beyond_the_limit_keeps_its_place_with_a_problem(tmp_path: Path, source: MakeSource):
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "' + "a" * 500 + '"}\n')
-    one = source(path, lines="json")
-    with pytest.raises(ValueError, match=r"rows\.jsonl line 1 is longer than 100 bytes"):
-        _all(one, path, member_bytes=100)
-    with pytest.raises(ValueError, match="bytes, more than 200; give less of it"):
-        _all(one, path, total_bytes=200)
+    long = '{"text": "' + "a" * 700_000 + '"}'
+    path.write_text(f'{{"text": "before"}}\n{long}\n{{"text": "after"}}\n{long}')
+    found = list(records(source(path, lines="json"), path, Limits(record_bytes=100)))
+    problem = "the line is longer than 100 bytes"
+    assert found == [
+        Record(source_id="rows.jsonl:1", data=b"before"),
+        Record(source_id="rows.jsonl:2", data=b"", problem=problem),
+        Record(source_id="rows.jsonl:3", data=b"after"),
+        Record(source_id="rows.jsonl:4", data=b"", problem=problem),
+    ]
+
+
+def test_a_file_that_is_one_record_is_refused_beyond_the_limit(tmp_path: Path, source: MakeSource):
+    path = tmp_path / "text.txt"
+    path.write_text("a" * 500)
+    with pytest.raises(ValueError, match=r"text\.txt is larger than 100 bytes; refused"):
+        _all(source(path), path, member_bytes=100)
 
 
 def test_a_content_digest_follows_content_and_names_not_the_place(tmp_path: Path):

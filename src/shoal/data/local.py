@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from shoal.data.archive import content_digest, records
 from shoal.data.config import Archive, CorpusConfig, HeldoutConfig, Reader, Source
@@ -16,8 +17,9 @@ def local_corpus(path: Path, *, heldout: HeldoutConfig | None = None) -> CorpusC
     """The corpus of one local source, pinned by its content.
 
     A folder gives every UTF-8 file below it (hidden files and links left out; others are counted as
-    rejected); `.jsonl` gives the string at `text` of each line, with `id` if there is one. Longer
-    records are cut between paragraphs, so that one big file still gives held-out documents.
+    rejected); `.jsonl`, plain or packed (.gz, .zst), gives the string at `text` of each line, with
+    `id` if there is one, and `.parquet` the string at `text` of each row. Longer records are cut
+    between paragraphs, so that one big file still gives held-out documents.
 
     Raises:
         ValueError: nothing is there, a JSON line is wrong, or there is too little text to train on
@@ -43,17 +45,21 @@ def local_corpus(path: Path, *, heldout: HeldoutConfig | None = None) -> CorpusC
 
 def _source(path: Path) -> Source:
     form = "folder" if path.is_dir() else "file"
-    json_lines = path.is_file() and path.suffix.lower() in (".jsonl", ".ndjson")
+    plain = path.name.lower().removesuffix(".gz").removesuffix(".zst")
+    lines: Literal["", "json", "parquet"] = ""
+    if path.is_file() and plain.endswith((".jsonl", ".ndjson")):
+        lines = "json"
+    elif path.is_file() and plain.endswith(".parquet"):
+        lines = "parquet"
     return Source(
         name=re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-._") or "text",
         kind="own text",
         archive=Archive(form=form, path=str(path), sha256=content_digest(path)),
-        reader=Reader(
-            members=("*",), lines="json" if json_lines else "", id_field="id" if json_lines else ""
-        ),
+        reader=Reader(members=("*",), lines=lines, id_field="id" if lines == "json" else ""),
         origin=f"local {form} {path.name}",
         license="NOASSERTION",
         license_evidence="not stated: text given on the command line",
+        personal_data="unscreened",
     )
 
 

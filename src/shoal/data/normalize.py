@@ -6,36 +6,50 @@ Table `SOURCE.parquet`, sorted by (id, source_id), one file per source:
   source     string  the source's name
   source_id  string  where the record stood in its archive
   bytes      int64   length of the text in UTF-8
-Table `rejected.parquet`:
+  language   string  ISO 639 code by the text's beginning, `und` where that is too short
+  language_score  float32  share of the probability that the code has, two decimals
+Table `rejected.parquet`, in the order of sources and records:
   source, source_id  string
-  rule       string  `invalid UTF-8`, `NUL byte`, `too long` or `empty`
+  rule       string  `invalid UTF-8`, `NUL byte`, `too long`, `unreadable` or `empty`
   evidence   string  what is wrong, and where
-Facts, per source: documents, bytes, rejected, empty, first_rejected (up to five records).
+Facts, per source: documents, bytes, rejected, empty, first_rejected (up to five records), languages
+(documents per code). All are counted in the written files.
 
 Normalizing means: a byte-order mark goes, line ends become LF, a run of more than 128 whitespace
 characters is cut to its first 128 (such runs have stalled tokenizers). Nothing else changes;
 composed and decomposed characters stay as they are.
+
+Bound of memory: one row group of the records, and what `data.runs` sorts at a time; a source may be
+larger than memory.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import xxhash
 
 from shoal.core.artifact import Artifact, build
 from shoal.core.progress import Progress
 from shoal.data import table
 from shoal.data.config import CorpusConfig, Source
+from shoal.data.language import language
+from shoal.data.runs import Row, write_sorted
 from shoal.data.source import TABLE
 
-REVISION = 1
+REVISION = 2
 REJECTED = "rejected.parquet"
 WHITESPACE_RUN = 128
 EMPTY = "empty"
+UNREADABLE = "unreadable"
+FIRST = 5
+REJECTED_ROWS = 4_096
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -43,6 +57,8 @@ SCHEMA = pa.schema(
         ("source", pa.string()),
         ("source_id", pa.string()),
         ("bytes", pa.int64()),
+        ("language", pa.string()),
+        ("language_score", pa.float32()),
     ]
 )
 REJECTED_SCHEMA = pa.schema(
@@ -68,23 +84,24 @@ def documents(
     Raises:
         ValueError: every record of a source is rejected.
     """
+    read = [source for source in corpus.sources if source.usage != "blocked"]
 
     def make(folder: Path) -> dict[str, Any]:
-        facts: dict[str, Any] = {}
-        rejected: list[dict[str, str]] = []
         total = sum(artifact.facts["bytes"] for artifact in sources.values())
-        with progress.task("normalize", total, "bytes") as task:
-            for source in corpus.sources:
+        with (
+            progress.task("normalize", total, "bytes") as task,
+            closing(_Rejected(folder / REJECTED)) as rejected,
+        ):
+            for source in read:
                 artifact = sources[source.name]
                 task.say(source.name)
-                found, lost = _one_source(source, artifact.path / TABLE, corpus.max_document_bytes)
-                table.write(folder / f"{source.name}.parquet", found)
-                facts[source.name] = _counts(found, lost)
-                rejected += lost
+                path = folder / f"{source.name}.parquet"
+                found = _rows(artifact.path / TABLE, source, corpus.max_document_bytes, rejected)
+                write_sorted(path, found, SCHEMA, folder)
+                _check_some(path, source, rejected)
                 task.advance(artifact.facts["bytes"])
             task.say("")
-        table.write(folder / REJECTED, pa.Table.from_pylist(rejected, REJECTED_SCHEMA))
-        return {"sources": facts}
+        return {"sources": _facts(folder, read)}
 
     return build(
         root,
@@ -92,10 +109,10 @@ def documents(
         stage="documents",
         revision=REVISION,
         literals={
-            "sources": [source.name for source in corpus.sources],
+            "sources": [source.name for source in read],
             "max_document_bytes": corpus.max_document_bytes,
         },
-        inputs={name: artifact.digest for name, artifact in sources.items()},
+        inputs={source.name: sources[source.name].digest for source in read},
         make=make,
     )
 
@@ -123,50 +140,93 @@ def document_id(text: str) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
-def _one_source(
-    source: Source, path: Path, max_bytes: int
-) -> tuple[pa.Table, list[dict[str, str]]]:
-    rejected: list[dict[str, str]] = []
-    kept = [_keep(batch, source.name, max_bytes, rejected) for batch in table.batches(path)]
-    found = pa.Table.from_batches(kept, SCHEMA)
-    if found.num_rows == 0:
-        first = rejected[0]
+class _Rejected:
+    """The table of rejections, written as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self.writer = pq.ParquetWriter(path, REJECTED_SCHEMA, compression="zstd")
+        self.rows: list[dict[str, str]] = []
+        self.of_source = 0
+        self.first: dict[str, str] = {}
+
+    def close(self) -> None:
+        self._flush()
+        self.writer.close()
+
+    def start(self) -> None:
+        """The next source begins."""
+        self.of_source, self.first = 0, {}
+
+    def add(self, source: str, source_id: str, why: Rejection) -> None:
+        row = {"source": source, "source_id": source_id, "rule": why.rule, "evidence": why.evidence}
+        self.first = self.first or row
+        self.of_source += 1
+        self.rows.append(row)
+        if len(self.rows) == REJECTED_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self.writer.write_table(pa.Table.from_pylist(self.rows, REJECTED_SCHEMA))
+        self.rows = []
+
+
+def _rows(
+    path: Path, source: Source, max_bytes: int, rejected: _Rejected
+) -> Iterator[tuple[int, Row]]:
+    rejected.start()
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            columns = [column.to_pylist() for column in file.read_row_group(group).columns]
+            for source_id, raw, problem in zip(*columns, strict=True):
+                text = (
+                    Rejection(rule=UNREADABLE, evidence=problem)
+                    if problem
+                    else normalize(raw, max_bytes)
+                )
+                if isinstance(text, Rejection):
+                    rejected.add(source.name, source_id, text)
+                    continue
+                data = text.encode()
+                identity = xxhash.xxh3_128_hexdigest(data)
+                size = len(data)
+                yield size, (identity, text, source.name, source_id, size, *language(text))
+
+
+def _check_some(path: Path, source: Source, rejected: _Rejected) -> None:
+    if pq.read_metadata(path).num_rows == 0:
+        first = rejected.first
         raise ValueError(
-            f"source {source.name}: all {len(rejected)} records are rejected, first "
+            f"source {source.name}: all {rejected.of_source} records are rejected, first "
             f"{first['source_id']}: {first['rule']}, {first['evidence']}; correct its encoding or "
             "patterns, or leave it out"
         )
-    return found.sort_by([("id", "ascending"), ("source_id", "ascending")]), rejected
 
 
-def _keep(
-    batch: pa.RecordBatch, name: str, max_bytes: int, rejected: list[dict[str, str]]
-) -> pa.RecordBatch:
-    rows: list[tuple[str, str, str, str, int]] = []
-    for source_id, raw in _rows(batch):
-        text = normalize(raw, max_bytes)
-        if isinstance(text, Rejection):
-            reason = {"rule": text.rule, "evidence": text.evidence}
-            rejected.append({"source": name, "source_id": source_id} | reason)
-        else:
-            rows.append((document_id(text), text, name, source_id, len(text.encode())))
-    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
-    return pa.record_batch(
-        [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA
-    )
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-    for source_id, raw in zip(batch["source_id"], batch["raw"], strict=True):
-        yield source_id.as_py(), raw.as_py()
-
-
-def _counts(found: pa.Table, lost: list[dict[str, str]]) -> dict[str, Any]:
-    rejected = [row for row in lost if row["rule"] != EMPTY]
-    return {
-        "documents": found.num_rows,
-        "bytes": sum(found["bytes"].to_pylist()),
-        "rejected": len(rejected),
-        "empty": len(lost) - len(rejected),
-        "first_rejected": rejected[:5],
-    }
+def _facts(folder: Path, sources: list[Source]) -> dict[str, Any]:
+    """Counts of the written files."""
+    facts: dict[str, Any] = {}
+    for source in sources:
+        languages: Counter[str] = Counter()
+        size = count = 0
+        for batch in table.batches(folder / f"{source.name}.parquet", ["bytes", "language"]):
+            count += batch.num_rows
+            size += sum(batch["bytes"].to_pylist())
+            languages.update(batch["language"].to_pylist())
+        facts[source.name] = {
+            "documents": count,
+            "bytes": size,
+            "rejected": 0,
+            "empty": 0,
+            "first_rejected": [],
+            "languages": dict(sorted(languages.items(), key=lambda item: (-item[1], item[0]))),
+        }
+    for batch in table.batches(folder / REJECTED):
+        for row in batch.to_pylist():
+            mine = facts[row["source"]]
+            if row["rule"] == EMPTY:
+                mine["empty"] += 1
+                continue
+            mine["rejected"] += 1
+            if len(mine["first_rejected"]) < FIRST:
+                mine["first_rejected"].append(row)
+    return facts

