@@ -21,7 +21,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import pyarrow as pa
 import zstandard
@@ -199,9 +199,9 @@ def _lines(benchmark: Benchmark) -> Iterator[tuple[int, str]]:
         ) from error
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> io.BufferedIOBase:
     if path.suffix == ".gz":
-        return cast("BinaryIO", gzip.open(path, "rb"))
+        return gzip.GzipFile(path, "rb")
     if path.suffix == ".zst":
         raw = zstandard.ZstdDecompressor().stream_reader(path.open("rb"), closefd=True)
         return io.BufferedReader(raw)
