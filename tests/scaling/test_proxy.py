@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.scaling.proxy import (
+    PENALTIES,
     Proxy,
+    _ridge,
     choose,
     compare,
     designs,
@@ -137,6 +139,30 @@ def test_the_left_out_error_is_that_of_fits_without_the_proxy():
         wrong.append(rest.predict(one.mix)["web"] - one.metrics["web"])
     expected = float(np.sqrt(np.mean(np.square(wrong))))
     assert fit(found, allow_few=True).errors["web"]["left_out"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("floor", [None, 0.3])
+def test_the_quick_left_out_errors_are_those_of_refitting(floor):
+    found = proxies(12, 0.02)
+    mixes = np.array([list(one.mix.values()) for one in found])
+    losses = np.array([one.metrics["web"] for one in found])
+    gap = np.ones(12) if floor is None else losses - floor
+    target = losses if floor is None else np.log(gap)
+    weights = gap**2 / np.mean(gap**2)
+    center = weights @ mixes / weights.sum()
+    size = np.linalg.norm(np.sqrt(weights)[:, None] * (mixes - center), 2) ** 2
+    wrong = []
+    for penalty in PENALTIES * size:
+        total = 0.0
+        for out in range(12):
+            rest = np.arange(12) != out
+            rows = np.column_stack([np.ones(11), mixes[rest]])
+            bend = rows.T @ (weights[rest, None] * rows) + penalty * np.diag([0.0, *[1.0] * 7])
+            line = np.linalg.solve(bend, rows.T @ (weights[rest] * target[rest]))
+            guess = line[0] + mixes[out] @ line[1:]
+            total += ((guess if floor is None else floor + np.exp(guess)) - losses[out]) ** 2
+        wrong.append(total)
+    assert _ridge(mixes, losses, floor)[0] == pytest.approx(min(wrong), rel=1e-4)
 
 
 def test_too_few_proxies_or_cells_are_refused_unless_told():

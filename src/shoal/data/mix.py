@@ -37,8 +37,6 @@ LIMIT_BYTES = 16 * 2**20
 TABLE_SHIFT = 0.02
 _LEVEL = re.compile(r"-q(\d+)$")
 
-type Weights = Mapping[str, tuple[float, ...]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:

@@ -41,7 +41,7 @@ FILE_LIMIT_BYTES = 2**20
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 type Shares = Mapping[str, float]
-type Metrics = Mapping[str, float]
+type Scores = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Proxy:
 
     mix: Shares
     seed: int
-    metrics: Metrics
+    metrics: Scores
 
 
 def designs(
@@ -84,7 +84,7 @@ def designs(
 
 def run_proxies(
     mixes: Sequence[Shares],
-    run: Callable[[dict[str, float], int], Metrics],
+    run: Callable[[dict[str, float], int], Scores],
     folder: Path,
     *,
     seed: int,
@@ -272,7 +272,7 @@ def choose(
     )
 
 
-def compare(chosen: Sequence[Metrics], natural: Sequence[Metrics]) -> dict[str, dict[str, Any]]:
+def compare(chosen: Sequence[Scores], natural: Sequence[Scores]) -> dict[str, dict[str, Any]]:
     """Two mixes run with the same seeds, in the same order: what one gains, and how surely.
 
     Returns:
@@ -420,7 +420,7 @@ def _row(mix: Shares, cells: Sequence[str]) -> Float[np.ndarray, " C"]:
     return np.array([mix.get(cell, 0.0) for cell in cells], np.float64)
 
 
-def _check_metrics(metrics: Metrics, what: str) -> None:
+def _check_metrics(metrics: Scores, what: str) -> None:
     if not metrics:
         raise ValueError(f"{what} has no evaluation set; return at least one")
     for name, value in metrics.items():

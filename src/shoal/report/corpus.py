@@ -1,0 +1,236 @@
+"""The page of a corpus: provenance, licenses, counts through the stages, removals with samples.
+
+It is made of what `shoal audit` found, plain values, and reads no corpus itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import shoal
+from shoal.core.files import write_atomic
+from shoal.report.frame import frame
+from shoal.report.markup import (
+    Html,
+    compact,
+    count,
+    el,
+    fixed,
+    join,
+    missing,
+    number,
+    pairs,
+    plain,
+    size,
+    table,
+)
+from shoal.report.plots import bar
+
+type AuditFacts = Mapping[str, Any]
+
+_CARD = ("origin", "license", "license_evidence", "revision", "retrieved")
+_STAGES = {
+    "documents": "Normalized",
+    "duplicates": "Exact duplicates",
+    "near": "Near duplicates",
+    "heldout": "Held out",
+    "contamination": "Benchmark text",
+}
+
+
+def write(found: AuditFacts, path: Path) -> None:
+    """Writes the page, whole or not at all."""
+    write_atomic(path, render(found))
+
+
+def render(found: AuditFacts) -> str:
+    """The page of an audit."""
+    sections = [
+        ("stages", "Documents through the stages", _flow(found)),
+        ("sources", "Sources", _sources(found)),
+        ("licenses", "Licenses", _licenses(found)),
+        ("removals", "What was taken out", _removals(found)),
+    ]
+    return frame(
+        f"{found.get('corpus', 'Corpus')} · Shoal corpus audit",
+        _header(found),
+        sections,
+        f"Made by Shoal {shoal.__version__} from the corpus' own tables.",
+    )
+
+
+def _header(found: AuditFacts) -> Html:
+    sources = found.get("sources") or []
+    training = [one for one in sources if one.get("usage") != "evaluation"]
+    flow = found.get("flow") or []
+    left = flow[-1]["out"] if flow else None
+    problems = [el("li", problem) for problem in found.get("problems") or []]
+    numbers = {
+        "Training sources": (
+            count(len(training)),
+            f"{len(sources) - len(training)} for evaluation",
+        ),
+        "Documents": (count(left), f"of {count(flow[0]['in'])} records" if flow else ""),
+        "Tokens": (compact(sum(number(one.get("tokens")) or 0 for one in training)), ""),
+    }
+    return el(
+        "header",
+        el("p", "Shoal corpus audit", class_="brand"),
+        el("h1", str(found.get("corpus") or "Unnamed corpus")),
+        el("p", _sentence(flow), class_="summary"),
+        el("div", el("p", "Counts that do not add up:"), el("ul", problems), class_="problems")
+        if problems
+        else None,
+        el(
+            "dl",
+            [
+                el("div", el("dt", name), el("dd", value), el("dd", note, class_="note"))
+                for name, (value, note) in numbers.items()
+            ],
+            class_="facts",
+        ),
+    )
+
+
+def _sentence(flow: list[AuditFacts]) -> str:
+    if not flow or not flow[0]["in"]:
+        return "Nothing is counted in this corpus."
+    share = flow[-1]["out"] / flow[0]["in"]
+    return (
+        f"{share:.1%} of the training sources' records are trained on. Every document that is not "
+        "is named in a table of the stage that took it out, with the rule and the evidence."
+    )
+
+
+def _flow(found: AuditFacts) -> Html:
+    flow = found.get("flow") or []
+    if not flow:
+        return missing("this corpus has no stage with documents.")
+    total = flow[0]["in"] or 1
+    columns = {
+        "Stage": "", "In": "n", "Removed": "n", "Held out": "n", "Out": "n", "Cut": "n", "Left": "s"
+    }  # fmt: skip
+    rows = [
+        [
+            _STAGES.get(one["stage"], one["stage"]),
+            *(count(one[name]) for name in ("in", "removed", "held_out", "out", "cut")),
+            join(bar(one["out"] / total, f"{one['out'] / total:.1%} left"), _share(one, total)),
+        ]
+        for one in flow
+    ]
+    told = (
+        "Documents of training sources. Held out: kept whole for evaluation. Cut: the document "
+        "stays, without a passage that a benchmark holds."
+    )
+    return join(table("Stages", columns, rows, named=False), el("p", told, class_="note"))
+
+
+def _share(one: AuditFacts, total: int) -> str:
+    return f"{one['out'] / total:.1%}"
+
+
+def _sources(found: AuditFacts) -> Html:
+    sources = found.get("sources") or []
+    if not sources:
+        return missing("no source is recorded.")
+    columns = {
+        "Source": "", "Use": "", "Kind": "", "License": "s", "Documents": "n", "Size": "n",
+        "Tokens": "n",
+    }  # fmt: skip
+    rows = [
+        [
+            str(one.get("name", "unnamed")),
+            one.get("usage"),
+            one.get("kind"),
+            one.get("license"),
+            count(one.get("documents")),
+            size(one.get("bytes")),
+            count(one.get("tokens")),
+        ]
+        for one in sources
+    ]
+    return join(
+        table("Sources", columns, rows, named=False),
+        el("details", el("summary", "Source cards"), [_card(one) for one in sources]),
+    )
+
+
+def _card(one: AuditFacts) -> Html:
+    first = [(name.replace("_", " "), plain(one[name])) for name in _CARD if one.get(name)]
+    rest = [
+        (name.replace("_", " "), plain(value))
+        for name, value in one.items()
+        if name not in (*_CARD, "name") and value not in (None, "", [], {})
+    ]
+    return el("div", el("h4", str(one.get("name"))), pairs([*first, *rest]), class_="card")
+
+
+def _licenses(found: AuditFacts) -> Html:
+    licenses = found.get("licenses") or {}
+    if not licenses:
+        return missing("no license is recorded.")
+    columns = {"License": "", "Sources": "n", "Documents": "n", "Size": "n", "Tokens": "n"}
+    rows = [
+        [
+            name,
+            count(sums["sources"]),
+            count(sums["documents"]),
+            size(sums["bytes"]),
+            count(sums["tokens"]),
+        ]
+        for name, sums in licenses.items()
+    ]
+    return table("Licenses", columns, rows, named=False)
+
+
+def _removals(found: AuditFacts) -> Html:
+    removals = found.get("removals") or []
+    if not removals:
+        return missing("no stage took anything out.")
+    columns = {"Stage": "", "Rule": "", "Outcome": "s", "Documents": "n", "Sources": ""}
+    rows = [
+        [
+            _STAGES.get(one["stage"], one["stage"]),
+            one["rule"],
+            one["outcome"],
+            count(one["documents"]),
+            plain(one["sources"]),
+        ]
+        for one in removals
+    ]
+    return join(
+        table("Removals by rule", columns, rows, named=False),
+        [_rule(one) for one in removals],
+    )
+
+
+def _rule(one: AuditFacts) -> Html:
+    stage = _STAGES.get(one["stage"], one["stage"])
+    heading = f"{stage}: {one['rule']} ({count(one['documents'])} {one['outcome']})"
+    samples = [_sample(sample) for sample in one["samples"]]
+    return el("details", el("summary", heading), el("div", samples, class_="samples"))
+
+
+def _sample(row: AuditFacts) -> Html:
+    keeper = row.get("keeper")
+    facts: list[tuple[str, Any]] = [("document", _named(row))]
+    facts += [("kept instead", _named(keeper))] if keeper else []
+    facts += [(name.replace("_", " "), _value(value)) for name, value in row["evidence"].items()]
+    text = row.get("text")
+    return el(
+        "figure",
+        el("blockquote", text) if text else None,
+        el("figcaption", pairs(facts)),
+        class_="sample",
+    )
+
+
+def _named(row: AuditFacts) -> Html:
+    shown = f"{row['source']}/{row.get('source_id') or row.get('id')}"
+    return join(shown, " ", el("code", row["id"]) if row.get("id") else None)
+
+
+def _value(value: object) -> str:
+    return fixed(value, 3) if isinstance(value, float) else plain(value)
