@@ -10,7 +10,8 @@ Stage `tokens` writes the token store:
                   and in id order (`data.cells` says which cell a document goes to)
   store.json      {"dtype", "eos", "vocab_size", "unit_tokens", "cells": {CELL: {"tokens",
                   "documents", "units", "tail_tokens"}}}; the tail is what is left below a unit
-Facts: the same, and per source its training documents, their bytes and tokens (EOS included).
+Facts: the same, and per source its training documents, their bytes and tokens (EOS included), and
+which encoder made them (`data.encode`).
 
 End of text has id 0 and is no token of the encoder: text that holds the literal `<|endoftext|>` is
 encoded as ordinary characters, so id 0 in a store always ends a document.
@@ -18,12 +19,13 @@ encoded as ordinary characters, so id 0 in a store always ends a document.
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
+from jaxtyping import UInt32
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shoal.core.artifact import Artifact, build
@@ -32,6 +34,7 @@ from shoal.core.files import write_atomic
 from shoal.core.progress import Progress, Task
 from shoal.data.cells import Cells
 from shoal.data.config import CorpusConfig, TokenizerConfig
+from shoal.data.encode import Encoder
 from shoal.data.training import Split
 
 REVISION = 1
@@ -147,14 +150,14 @@ def tokens(
     """
 
     def make(folder: Path) -> dict[str, Any]:
-        encoder = load_tokenizer(tokenizer.path / TOKENIZER)
+        encoder = Encoder(tokenizer.path / TOKENIZER)
         vocab = corpus.tokenizer.vocab_size
         (folder / "cells").mkdir()
         total = sum(sum(split.sizes(source.name).values()) for source in corpus.training)
         sources: dict[str, dict[str, int]] = {}
         with (
             progress.task("tokenize", total, "bytes") as task,
-            _Streams(folder / "cells", token_dtype(vocab)) as streams,
+            closing(_Streams(folder / "cells", token_dtype(vocab))) as streams,
         ):
             for source in corpus.training:
                 task.say(source.name)
@@ -169,7 +172,7 @@ def tokens(
         }
         _check_units(store["cells"], corpus)
         write_atomic(folder / STORE, json.dumps(store, indent=1) + "\n")
-        return {**store, "sources": sources}
+        return {**store, "sources": sources, "encoders": encoder.facts()}
 
     return build(
         root,
@@ -213,19 +216,17 @@ class _Streams:
         self._files: dict[str, BinaryIO] = {}
         self._counts: dict[str, list[int]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close all files."""
         self._open.close()
 
-    def write(self, cell: str, ids: list[int]) -> int:
+    def write(self, cell: str, ids: UInt32[np.ndarray, " ids"]) -> int:
         """Append a document, and its end."""
         if cell not in self._files:
             path = self._folder / f"{cell}.bin"
             self._files[cell] = self._open.enter_context(path.open("wb"))
             self._counts[cell] = [0, 0]
-        self._files[cell].write(np.asarray([*ids, EOS_ID], self._dtype).tobytes())
+        self._files[cell].write(np.append(ids, EOS_ID).astype(self._dtype).tobytes())
         counts = self._counts[cell]
         counts[0] += len(ids) + 1
         counts[1] += 1
@@ -245,15 +246,17 @@ class _Streams:
 
 
 def _write(
-    split: Split, source: str, encoder: Tokenizer, cells: Cells, streams: _Streams, task: Task
+    split: Split, source: str, encoder: Encoder, cells: Cells, streams: _Streams, task: Task
 ) -> dict[str, int]:
     count = {"documents": 0, "bytes": 0, "tokens": 0}
+    firsts = (text for b in split.batches(source, ["text"]) for text in b["text"].to_pylist())
+    encoder.gate(source, firsts)
     for batch in split.batches(source, ["id", "text", "bytes"]):
         for start in range(0, batch.num_rows, 256):
             part = batch.slice(start, 256)
-            found = encoder.encode_batch_fast(part["text"].to_pylist(), add_special_tokens=False)
+            found = encoder.encode_batch(part["text"].to_pylist(), source)
             names = cells.of(source, part["id"].to_pylist())
-            written = [streams.write(c, one.ids) for c, one in zip(names, found, strict=True)]
+            written = [streams.write(cell, ids) for cell, ids in zip(names, found, strict=True)]
             size = sum(part["bytes"].to_pylist())
             count["documents"] += part.num_rows
             count["bytes"] += size
