@@ -88,7 +88,7 @@ class DecontamConfig:
     across_documents: int = identity(50)
     across_sources: int = identity(3)
     template_items: int = identity(10)
-    template_share: float = identity(0.05)
+    template_share: float = identity(0.01)
     sample_documents: int = identity(5_000)
     allow_uncovered: bool = placement(False)
     benchmarks: tuple[Benchmark, ...] = identity(())
