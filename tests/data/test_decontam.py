@@ -137,7 +137,7 @@ def test_what_a_cut_brings_together_is_cut_as_well(tmp_path: Path, text: Any):
 WORDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=24)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     texts=st.lists(st.tuples(WORDS, st.sampled_from([" ", ", ", "\n\n", " -- "])), max_size=3),
     items=st.lists(WORDS, min_size=1, max_size=3),
