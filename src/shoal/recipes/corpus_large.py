@@ -111,6 +111,7 @@ def corpus_large() -> CorpusConfig:
             *(replace(source, limit_bytes=0) for source in kept),
             *_further_packages(),
             *_technical(),
+            *_programming(),
             *_formal(),
             *_reference(),
             *_many_languages(),
@@ -268,6 +269,12 @@ def _technical() -> tuple[Source, ...]:
             ("PostgreSQL", "PostgreSQL"),
             "PostgreSQL documentation",
         ),
+    )
+
+
+def _programming() -> tuple[Source, ...]:
+    doc = "usr/share/doc"
+    return (
         _deb(
             "git-docs",
             "git-doc",
