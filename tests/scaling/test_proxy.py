@@ -57,15 +57,15 @@ def best_of_many(max_divergence: float, max_shares=None) -> float:
     base = np.array(list(NATURAL.values())) / sum(NATURAL.values())
     caps = np.array([(max_shares or {}).get(cell, 1.0) for cell in CELLS])
     best, found = np.inf, base
-    for step in range(60_000):
-        scale = 1.0 if step < 3000 else 0.3 if step < 15_000 else 0.03 if step < 40_000 else 0.004
-        drawn = found * np.exp(rng.normal(scale=scale, size=len(CELLS)))
-        drawn /= drawn.sum()
-        if (drawn > caps).any() or drawn @ np.log(drawn / base) > max_divergence:
-            continue
-        value = np.mean([FLOORS[n] + 0.5 * np.exp(drawn @ SLOPES[n]) for n in FLOORS])
-        if value < best:
-            best, found = value, drawn
+    for step in range(300):
+        scale = 1.0 if step < 20 else 0.3 if step < 90 else 0.03 if step < 200 else 0.004
+        drawn = found * np.exp(rng.normal(scale=scale, size=(200, len(CELLS))))
+        drawn /= drawn.sum(1, keepdims=True)
+        far = (drawn * np.log(drawn / base)).sum(1) > max_divergence
+        drawn = drawn[~(far | (drawn > caps).any(1))]
+        values = np.mean([FLOORS[n] + 0.5 * np.exp(drawn @ SLOPES[n]) for n in FLOORS], axis=0)
+        if len(values) and values.min() < best:
+            best, found = values.min(), drawn[values.argmin()]
     return float(best)
 
 

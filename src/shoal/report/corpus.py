@@ -48,7 +48,7 @@ def write(found: AuditFacts, path: Path) -> None:
 def render(found: AuditFacts) -> str:
     """The page of an audit."""
     sections = [
-        ("stages", "Documents through the stages", _flow(found)),
+        ("stages", "Stages", _flow(found)),
         ("sources", "Sources", _sources(found)),
         ("licenses", "Licenses", _licenses(found)),
         ("removals", "What was taken out", _removals(found)),

@@ -218,8 +218,6 @@ def choose(
     Raises:
         ValueError: no mix is within the bounds.
     """
-    from scipy.optimize import minimize
-
     cells = regression.cells
     base = _normal(_row(natural, cells))
     limits = np.where(base > 0, _limits(cells, max_shares), 0.0)
@@ -229,12 +227,31 @@ def choose(
             f"max_divergence={max_divergence}: the shares that cells may have are "
             f"{_divergence(start, base):.3g} from the natural mix already; raise it, or the caps"
         )
-    laws = list(regression.laws.values())
+    best = _least(list(regression.laws.values()), start, base, limits, max_divergence)
+    chosen = dict(zip(cells, best.tolist(), strict=True))
+    return Choice(
+        mix=chosen,
+        divergence=_divergence(best, base),
+        predicted=regression.predict(chosen),
+        predicted_natural=regression.predict(dict(zip(cells, base.tolist(), strict=True))),
+    )
+
+
+def _least(
+    laws: Sequence[_Law],
+    start: Float[np.ndarray, " C"],
+    base: Float[np.ndarray, " C"],
+    limits: Float[np.ndarray, " C"],
+    max_divergence: float,
+) -> Float[np.ndarray, " C"]:
+    """The mix within the bounds that the laws' mean is least for; `start` is one within them."""
+    from scipy.optimize import minimize
+
     used = base > 0
     floor = 1e-9 * base[used]
 
     def full(part: Float[np.ndarray, " U"]) -> Float[np.ndarray, " C"]:
-        mix = np.zeros(len(cells))
+        mix = np.zeros(len(base))
         mix[used] = part
         return mix
 
@@ -245,31 +262,23 @@ def choose(
         return np.mean([law.slope_at(full(part)) for law in laws], axis=0)[used]
 
     scale = max(float(np.abs(slope(start[used])).max()), 1e-12)
+    near = {
+        "type": "ineq",
+        "fun": lambda part: max_divergence - _divergence(full(part), base),
+        "jac": lambda part: -(np.log(np.maximum(part, floor) / base[used]) + 1),
+    }
+    whole = {"type": "eq", "fun": lambda part: part.sum() - 1, "jac": np.ones_like}
     found = minimize(
         lambda part: loss(part) / scale,
         np.maximum(start[used], floor),
         jac=lambda part: slope(part) / scale,
         method="SLSQP",
         bounds=list(zip(floor, np.minimum(limits[used], 1.0), strict=True)),
-        constraints=[
-            {"type": "eq", "fun": lambda part: part.sum() - 1, "jac": np.ones_like},
-            {
-                "type": "ineq",
-                "fun": lambda part: max_divergence - _divergence(full(part), base),
-                "jac": lambda part: -(np.log(np.maximum(part, floor) / base[used]) + 1),
-            },
-        ],
+        constraints=[whole, near],
         options={"ftol": 1e-12, "maxiter": 500},
     )
     mix = _pulled(_within(full(np.maximum(found.x, 0.0)), limits), start, base, max_divergence)
-    best = mix if loss(mix[used]) < loss(start[used]) else start
-    chosen = dict(zip(cells, best.tolist(), strict=True))
-    return Choice(
-        mix=chosen,
-        divergence=_divergence(best, base),
-        predicted=regression.predict(chosen),
-        predicted_natural=regression.predict(dict(zip(cells, base.tolist(), strict=True))),
-    )
+    return mix if loss(mix[used]) < loss(start[used]) else start
 
 
 def compare(chosen: Sequence[Scores], natural: Sequence[Scores]) -> dict[str, dict[str, Any]]:
