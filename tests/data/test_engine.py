@@ -38,8 +38,9 @@ for place, item in enumerate(plant(1, families=4, num_words=80)):
 
 def source(name):
     archive = config.Archive(form="file", sha256="0" * 64, path="none")
-    return config.Source(name=name, kind="prose", archive=archive, origin="a test", license="CC0-1.0",
-                         reader=config.Reader(members=("*",)), license_evidence="written here")
+    card = {"origin": "a test", "license": "CC0-1.0", "license_evidence": "written here"}
+    return config.Source(name=name, kind="prose", archive=archive,
+                         reader=config.Reader(members=("*",)), **card)
 
 def make(folder):
     for name, mine in texts.items():

@@ -63,7 +63,7 @@ def plant(
     for kind in COPIES:
         for _ in range(families):
             words = _draw(drawn, num_words)
-            pair = (prose(words), _copy(kind, words, drawn))
+            pair = (prose(words), changed(kind, words, drawn))
             found += [Planted(text=text, kind=kind, family=number) for text in pair]
             number += 1
     for kind, share in SHARED.items():
@@ -98,6 +98,21 @@ def score(planted: Sequence[Planted], removed: Iterable[int]) -> dict[str, Score
     return result
 
 
+def changed(kind: str, words: list[str], drawn: random.Random) -> str:
+    """The changed copy of words, of one of `COPIES`."""
+    if kind in REPLACED:
+        changed = list(words)
+        for place in drawn.sample(range(len(words)), round(REPLACED[kind] * len(words))):
+            changed[place] = drawn.choice(_WORDS)
+        return prose(changed)
+    if kind == "truncated":
+        return prose(words[: len(words) * 9 // 10])
+    if kind == "banner":
+        return f"{prose(_draw(drawn, max(1, len(words) // 20)))}\n\n{prose(words)}"
+    assert kind == "case and space", kind
+    return prose(words).upper().replace(" ", "  ").replace(".", " ,")
+
+
 def prose(words: Sequence[str]) -> str:
     """Words as sentences of twelve and paragraphs of five."""
     sentences = [
@@ -111,20 +126,6 @@ def prose(words: Sequence[str]) -> str:
 def _draw(drawn: random.Random, count: int) -> list[str]:
     # Squaring makes the first words common, as words are.
     return [_WORDS[int(len(_WORDS) * drawn.random() ** 2)] for _ in range(count)]
-
-
-def _copy(kind: str, words: list[str], drawn: random.Random) -> str:
-    if kind in REPLACED:
-        changed = list(words)
-        for place in drawn.sample(range(len(words)), round(REPLACED[kind] * len(words))):
-            changed[place] = drawn.choice(_WORDS)
-        return prose(changed)
-    if kind == "truncated":
-        return prose(words[: len(words) * 9 // 10])
-    if kind == "banner":
-        return f"{prose(_draw(drawn, max(1, len(words) // 20)))}\n\n{prose(words)}"
-    assert kind == "case and space", kind
-    return prose(words).upper().replace(" ", "  ").replace(".", " ,")
 
 
 def _frame(kind: str, share: float, drawn: random.Random, num_words: int, count: int) -> list[str]:
