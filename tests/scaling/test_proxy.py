@@ -70,7 +70,7 @@ def best_of_many(max_divergence: float, max_shares=None) -> float:
 
 
 def test_a_known_law_is_found_again():
-    regression = fit(proxies(48))
+    regression = fit(proxies(36))
     for mix in designs(NATURAL, 60, seed=99)[1:]:
         predicted, true = regression.predict(mix), law(mix)
         for name in FLOORS:
@@ -93,7 +93,7 @@ def test_a_straight_line_is_fitted_by_a_straight_line():
 
 @pytest.mark.parametrize("max_shares", [None, {"t01-q0": 0.25, "t04-q0": 0.1, "t06-q0": 0.06}])
 def test_the_chosen_mix_is_the_laws_optimum_within_the_bounds(max_shares):
-    regression = fit(proxies(64))
+    regression = fit(proxies(40))
     choice = choose(regression, NATURAL, max_divergence=0.3, max_shares=max_shares)
     assert sum(choice.mix.values()) == pytest.approx(1)
     assert divergence(choice.mix) == pytest.approx(choice.divergence)
@@ -113,7 +113,7 @@ def _normal(weights):
 
 def test_noise_is_reported_and_does_not_undo_the_gain():
     noise = 0.01
-    regression = fit(proxies(60, noise))
+    regression = fit(proxies(44, noise))
     for error in regression.errors.values():
         assert noise * 0.6 < error["left_out"] < noise * 2
         assert error["ratio"] < 0.5
@@ -193,7 +193,7 @@ def test_bounds_that_no_mix_keeps_are_refused():
         choose(regression, NATURAL, max_divergence=1e-4, max_shares={CELLS[0]: 0.01})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 12))
 def test_designs_are_mixes_that_a_longer_list_begins_with(seed: int, number: int):
     caps = {CELLS[0]: 0.4, CELLS[6]: 0.1}

@@ -351,22 +351,19 @@ def _ridge(
     center, mean = share @ mixes, float(share @ target)
     left, sizes, right = np.linalg.svd(root[:, None] * (mixes - center), full_matrices=False)
     inside = left.T @ (root * (target - mean))
-    best, law = np.inf, None
-    for penalty in PENALTIES * max(float(sizes[0]) ** 2, 1e-30):
-        shrink = sizes**2 / (sizes**2 + penalty)
-        leverage = np.minimum(share + left**2 @ shrink, 1 - 1e-9)
-        smooth = mean + left @ (shrink * inside) / root
-        predicted = target - (target - smooth) / (1 - leverage)
-        if floor is not None:
-            # A far extrapolation is an error like any other, and no overflow.
-            predicted = floor + np.exp(np.minimum(predicted, 50.0))
-        wrong = float(((predicted - losses) ** 2).sum())
-        if wrong < best:
-            slopes = right.T @ (sizes / (sizes**2 + penalty) * inside)
-            kind = "linear" if floor is None else "log-linear"
-            best, law = wrong, _Law(kind, floor or 0.0, mean, slopes, center)
-    assert law is not None, "errors are finite"
-    return best, law
+    penalties = PENALTIES * max(float(sizes[0]) ** 2, 1e-30)
+    shrink = sizes[:, None] ** 2 / (sizes[:, None] ** 2 + penalties)
+    leverage = np.minimum(share[:, None] + left**2 @ shrink, 1 - 1e-9)
+    smooth = mean + left @ (shrink * inside[:, None]) / root[:, None]
+    predicted = target[:, None] - (target[:, None] - smooth) / (1 - leverage)
+    if floor is not None:
+        # A far extrapolation is an error like any other, and no overflow.
+        predicted = floor + np.exp(np.minimum(predicted, 50.0))
+    wrong = ((predicted - losses[:, None]) ** 2).sum(0)
+    place = int(wrong.argmin())
+    slopes = right.T @ (sizes / (sizes**2 + penalties[place]) * inside)
+    kind = "linear" if floor is None else "log-linear"
+    return float(wrong[place]), _Law(kind, floor or 0.0, mean, slopes, center)
 
 
 def _left_out(mixes: Float[np.ndarray, "N C"], losses: Float[np.ndarray, " N"]) -> dict[str, float]:
