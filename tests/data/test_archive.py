@@ -102,6 +102,16 @@ def test_a_tar_is_limited_in_what_it_unpacks_even_where_nothing_is_taken(
         _all(source(path, form="sdist", members=("*.txt",)), path, total_bytes=1_000_000)
 
 
+def test_two_members_of_one_name_are_refused(tmp_path: Path, source: MakeSource):
+    path = tmp_path / "pack-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.txt", "one")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("x.txt", "two")
+    with pytest.raises(ValueError, match=r"member 'x\.txt' is there twice"):
+        _all(source(path, form="wheel"), path)
+
+
 @pytest.mark.parametrize("form", ["wheel", "sdist"])
 def test_a_damaged_archive_is_named(
     tmp_path: Path, tar_file: Make, zip_file: Make, source: MakeSource, form: str

@@ -41,8 +41,13 @@ def records(source: Source, path: Path | str, limits: Limits | None = None) -> I
         ValueError: the archive is damaged, hostile or beyond the limits, or a row is wrong.
     """
     limits = limits or Limits()
+    seen: set[str] = set()
     try:
         for name, file in _members(source, path, limits):
+            if name in seen:
+                raise ValueError(f"member {name!r} is there twice, and has no name of its own")
+            if source.archive.form in ("wheel", "sdist", "deb"):
+                seen.add(name)  # files on disk have names of their own
             yield from _member_records(name, file, source.reader, limits)
     except (*DAMAGED, pa.ArrowException, OSError) as error:
         raise ValueError(
