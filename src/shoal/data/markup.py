@@ -80,7 +80,6 @@ class _Page:
         self.verbatim = 0
         self.skipping = ""  # the element that is left out, and how many of its name are open
         self.depth = 0
-        self.unclosed: set[str] = set()  # what is known not to come any more
 
     def text(self) -> str:
         while (start := self.page.find("<", self.position)) >= 0:
@@ -139,30 +138,21 @@ class _Page:
         self.pieces.append(kept)
 
     def _after(self, mark: str, start: int) -> int:
-        found = -1 if mark in self.unclosed else self.page.find(mark, start)
-        if found < 0:
-            self.unclosed.add(mark)
-            return len(self.page)
-        return found + len(mark)
+        # What is never closed ends the page, so that no search fails twice.
+        found = self.page.find(mark, start)
+        return len(self.page) if found < 0 else found + len(mark)
 
     def _after_raw(self, name: str) -> int:
-        mark = f"</{name}"
-        if mark in self.unclosed:
-            return len(self.page)
-        found = re.compile(mark, re.IGNORECASE).search(self.page, self.position)
-        if not found:
-            self.unclosed.add(mark)
-            return len(self.page)
-        return self._after(">", found.end())
+        found = re.compile(f"</{name}", re.IGNORECASE).search(self.page, self.position)
+        return self._after(">", found.end()) if found else len(self.page)
 
     def _tag_end(self, start: int) -> int:
         while found := _QUOTE_OR_END.search(self.page, start):
             sign = found[0]
             if sign == ">":
                 return found.end()
-            close = -1 if sign in self.unclosed else self.page.find(sign, found.end())
-            if close < 0:
-                self.unclosed.add(sign)
+            # A quote without another after it is the last of its sign: this fails twice at most.
+            close = self.page.find(sign, found.end())
             start = found.end() if close < 0 else close + 1
         return len(self.page)
 
