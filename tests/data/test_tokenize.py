@@ -188,7 +188,5 @@ def test_text_below_one_unit_is_refused(
     path = tmp_path / "short.txt"
     path.write_text(text(1))
     corpus = CorpusConfig(name="short", sources=(source(path, name="short"),))
-    with pytest.raises(
-        ValueError, match=r"largest cell short has \d+ tokens, less than one unit"
-    ):
+    with pytest.raises(ValueError, match=r"largest cell short has \d+ tokens, less than one unit"):
         prepare(corpus, tmp_path / "home", Silent())

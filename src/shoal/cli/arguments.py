@@ -23,6 +23,57 @@ def overrides(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def corpus_options(parser: argparse.ArgumentParser) -> None:
+    """How a corpus is made."""
+    parser.add_argument(
+        "--engine",
+        metavar="ENGINE",
+        help="what runs the heavy stages: native (the default), ray or ray://HOST:PORT",
+    )
+    parser.add_argument(
+        "--permissive-only",
+        action="store_true",
+        help="block every source whose license asks for more than attribution",
+    )
+
+
+def corpus(parser: argparse.ArgumentParser) -> None:
+    """Which finished corpus."""
+    parser.add_argument(
+        "corpus", metavar="CORPUS", help="a corpus' name or NAME@HASH12 under SHOAL_HOME, or a path"
+    )
+
+
+def audited(parser: argparse.ArgumentParser) -> None:
+    """What is audited: a corpus, or the stages by planted text."""
+    parser.add_argument(
+        "corpus", nargs="?", metavar="CORPUS", help="as for `explain`; not with --planted"
+    )
+    parser.add_argument(
+        "--planted",
+        action="store_true",
+        help="plant copies and benchmark items in a small corpus of its own, and score the stages",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the page there")
+
+
+def document(parser: argparse.ArgumentParser) -> None:
+    """Which document."""
+    parser.add_argument(
+        "document", metavar="ID", help="a document's id, or SOURCE/SOURCE_ID as `audit` shows it"
+    )
+
+
+def evaluations(parser: argparse.ArgumentParser) -> None:
+    """Which evaluation sets."""
+    parser.add_argument(
+        "evaluations",
+        nargs="+",
+        metavar="EVAL",
+        help="a file of items (.jsonl, .txt), an lm-eval task, or a set's name in the corpus",
+    )
+
+
 def run(parser: argparse.ArgumentParser) -> None:
     """Which run."""
     parser.add_argument(

@@ -58,6 +58,27 @@ def as_plan(result: Result) -> str:
     return render(dict(result))
 
 
+def as_audit(result: Result) -> str:
+    """Return what `audit` found."""
+    from shoal.jobs import audit, planted
+
+    return (audit if "flow" in result else planted).render(dict(result))
+
+
+def as_explanation(result: Result) -> str:
+    """Return what `explain` found."""
+    from shoal.jobs.explain import render
+
+    return render(dict(result))
+
+
+def as_contamination(result: Result) -> str:
+    """Return what `contamination` found."""
+    from shoal.jobs.contamination import render
+
+    return render(dict(result))
+
+
 def as_launch(result: Result) -> str:
     """Return the file that `launch` made, or where it is."""
     from shoal.jobs.launch import render

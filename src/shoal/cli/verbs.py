@@ -52,7 +52,33 @@ def _call_doctor(_: Arguments) -> Result:
 def _call_prepare(given: Arguments) -> Result:
     from shoal.jobs.prepare import prepare_recipe
 
-    return prepare_recipe(given.recipe, given.overrides)
+    extra = [f"data.corpus.engine={given.engine}"] if given.engine else []
+    extra += ["data.corpus.permissive_only=true"] if given.permissive_only else []
+    return prepare_recipe(given.recipe, [*given.overrides, *extra])
+
+
+def _call_audit(given: Arguments) -> Result:
+    if given.planted == bool(given.corpus):
+        raise ValueError("say which corpus, or --planted: one of both")
+    if given.planted:
+        from shoal.jobs.planted import planted
+
+        return planted()
+    from shoal.jobs.audit import audit
+
+    return audit(given.corpus, given.out)
+
+
+def _call_explain(given: Arguments) -> Result:
+    from shoal.jobs.explain import explain
+
+    return explain(given.corpus, given.document)
+
+
+def _call_contamination(given: Arguments) -> Result:
+    from shoal.jobs.contamination import contamination
+
+    return contamination(given.corpus, given.evaluations)
 
 
 def _call_train(given: Arguments) -> Result:
@@ -190,9 +216,30 @@ VERBS = {
     "prepare": Verb(
         summary="make the corpus that a recipe trains on",
         example="shoal prepare quickstart",
-        takes=(arguments.recipe, arguments.overrides),
+        takes=(arguments.recipe, arguments.corpus_options, arguments.overrides),
         call=_call_prepare,
         show=results.as_lines,
+    ),
+    "audit": Verb(
+        summary="account for every document of a corpus, with sources and licenses",
+        example="shoal audit quickstart",
+        takes=(arguments.audited,),
+        call=_call_audit,
+        show=results.as_audit,
+    ),
+    "explain": Verb(
+        summary="say everything about one document, and why it is in or out",
+        example="shoal explain quickstart owt/12",
+        takes=(arguments.corpus, arguments.document),
+        call=_call_explain,
+        show=results.as_explanation,
+    ),
+    "contamination": Verb(
+        summary="say how much of every evaluation item stands in a corpus' training text",
+        example="shoal contamination quickstart items.jsonl",
+        takes=(arguments.corpus, arguments.evaluations),
+        call=_call_contamination,
+        show=results.as_contamination,
     ),
     "train": Verb(
         summary="train a recipe, or go on from its newest checkpoint",

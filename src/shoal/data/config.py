@@ -292,6 +292,7 @@ class CorpusConfig:
         sources: in order of precedence: of equal documents the first source keeps its copy.
         max_document_bytes: longer documents are rejected and counted.
         unit_tokens: the unit of order (house wall 6), the longest context that is planned.
+        permissive_only: blocks every training source whose license asks for more than attribution.
         engine: what runs the heavy stages: `native`, `ray` or `ray://HOST:PORT`.
     """
 
@@ -304,6 +305,7 @@ class CorpusConfig:
     cells: CellsConfig = identity(CellsConfig())
     tokenizer: TokenizerConfig = identity(TokenizerConfig())
     unit_tokens: int = identity(4_096)
+    permissive_only: bool = identity(default=False)
     engine: str = placement("native")
 
     def __post_init__(self) -> None:

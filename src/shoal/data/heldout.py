@@ -152,7 +152,9 @@ def _choose(source: Source, corpus: CorpusConfig, unique: Unique) -> list[Candid
     wanted = set(names)
     texts: dict[str, str] = {}
     for batch in unique.batches(source.name, ["id", "text"]):
-        hits = batch.filter(pa.array([name in wanted for name in batch["id"].to_pylist()]))
+        hits = batch.filter(
+            pa.array([name in wanted for name in batch["id"].to_pylist()], pa.bool_())
+        )
         texts |= dict(zip(hits["id"].to_pylist(), hits["text"].to_pylist(), strict=True))
     domain = source.domain or source.name
     return [

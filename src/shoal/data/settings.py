@@ -113,12 +113,13 @@ class TopicsConfig:
 
     Attributes:
         embedding: `lexical` (TF-IDF and SVD), `onnx` (a sentence model at `model`) or `endpoint`
-            (an OpenAI-compatible embeddings server at `model`).
+            (an OpenAI-compatible server at the URL `model`, its model named `model_name`).
         min_share: of the weight, in every topic at least.
     """
 
     embedding: Literal["lexical", "onnx", "endpoint"] = identity("lexical")
     model: str = identity("")
+    model_name: str = identity("")
     dimensions: int = identity(64)
     sample_documents: int = identity(20_000)
     centroids: int = identity(1_000)

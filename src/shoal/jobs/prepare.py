@@ -25,6 +25,7 @@ from shoal.data.manifest import Stages, corpus_artifact, read_corpus
 from shoal.data.near import TABLE as NEAR
 from shoal.data.near import near
 from shoal.data.normalize import documents
+from shoal.data.provenance import permissive_only
 from shoal.data.source import source_artifact
 from shoal.data.tokenize import TOKENIZER, load_tokenizer, tokenizer_artifact, tokens
 from shoal.data.training import Split
@@ -77,6 +78,8 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
     Raises:
         ValueError: a source is missing, empty or not the pinned one, or an artifact is damaged.
     """
+    if corpus.permissive_only:
+        corpus = permissive_only(corpus, progress)
     root, downloads = home / "corpora", home / "downloads"
     sources = {
         source.name: source_artifact(root, source, downloads, progress) for source in corpus.read
@@ -86,9 +89,7 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
     contained = near(
         root, corpus, written, repeated, progress, config=corpus.near, engine=corpus.engine
     )
-    stages = Stages(
-        sources=sources, documents=written, duplicates=repeated, near=contained
-    )
+    stages = Stages(sources=sources, documents=written, duplicates=repeated, near=contained)
     unique = Unique(written, [repeated.path / DUPLICATES, contained.path / NEAR])
     held = heldout(root, corpus, unique, stages.digests(), progress)
     stages = replace(stages, heldout=held)
