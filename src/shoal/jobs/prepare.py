@@ -15,7 +15,7 @@ from shoal.core.artifact import Artifact
 from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
 from shoal.data.benchmarks import benchmarks
-from shoal.data.cells import Cells, SourceCells
+from shoal.data.cells import Cells, SourceCells, TopicCells
 from shoal.data.config import CorpusConfig
 from shoal.data.decontam import contamination
 from shoal.data.dedup import TABLE as DUPLICATES
@@ -135,7 +135,19 @@ def _cells(
     """Return which cell every training document goes to."""
     if corpus.cells.by == "source":
         return SourceCells(), stages
-    raise NotImplementedError
+    # They load scikit-learn, which a corpus with one cell per source does without.
+    from shoal.data.quality import quality, quality_model
+    from shoal.data.topics import topic_model, topics
+
+    inputs = stages.digests()
+    model = topic_model(root, corpus, split, inputs, progress)
+    about = topics(root, corpus, split, model, inputs, progress)
+    student = quality_model(root, corpus, split, inputs, progress)
+    levels = quality(root, corpus, split, student, inputs, progress)
+    stages = replace(
+        stages, topic_model=model, topics=about, quality_model=student, quality=levels
+    )
+    return TopicCells(corpus, about, levels), stages
 
 
 def _summary(corpus: Artifact, reused: Mapping[str, bool]) -> str:

@@ -101,9 +101,15 @@ def train(
                 record.event("stop", step=now)
                 raise KeyboardInterrupt(f"stopped at step {now}")
             with watchdog.pause():
-                for hook in (h for cadence, h in every.items() if _at(now, cadence) and not last):
-                    hook(state)
+                _call_hooks(every, now, last, state)
     return _outcome(settings, state, first, time.perf_counter() - began, first_loss_s)
+
+
+def _call_hooks(every: dict[int, Hook], now: int, last: bool, state: State) -> None:
+    """After the last step they are called by whoever comes after the loop."""
+    for cadence, hook in every.items():
+        if _at(now, cadence) and not last:
+            hook(state)
 
 
 def jitted_step(step: Step, places: State | None) -> Any:
