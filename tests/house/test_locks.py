@@ -45,14 +45,23 @@ def test_the_locks_hold_all_that_the_project_asks_for(repository: Path):
 
 
 def test_what_the_code_imports_is_what_the_project_asks_for(repository: Path):
-    imported = set()
+    """Imports by statement, and by `import_module("name")` where that is not of an extra."""
+    imported, late = set(), set()
     for path in (repository / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                imported.add(node.module.partition(".")[0])
+            match node:
+                case ast.Import():
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                case ast.ImportFrom():
+                    imported.add(node.module.partition(".")[0])
+                case ast.Call(
+                    func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name))]
+                ):
+                    late.add(name.partition(".")[0])
     owners = packages_distributions()
-    needed = {owners[name][0] for name in imported - sys.stdlib_module_names - {"shoal"}}
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    extras = {_name(r) for found in project["optional-dependencies"].values() for r in found}
+    imported |= {name for name in late & owners.keys() if owners[name][0] not in extras}
+    found = imported - sys.stdlib_module_names - {"shoal"}
+    needed = {owners[name][0].replace("_", "-") for name in found}
     assert {_name(requirement) for requirement in project["dependencies"]} == needed
