@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 
 MAX_WORDS = 700
-JUNK_WORDS = (
+_JUNK = (
     "of river the quickly and table seventeen green was under however lamp eat because blue into "
     "they copper never between slow window said thirty against paper running cold either market "
     "whose light gone several make onto chair yellow not if stone bring over us"
-).split()
+)
+JUNK_WORDS = tuple(_JUNK.split())
 FURNITURE = (
     "Home | About | Contact | Login",
     "Click here to subscribe to our newsletter!",

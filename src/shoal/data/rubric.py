@@ -44,9 +44,7 @@ whole scale: a 5 is reachable for every type, and about one document in ten dese
 Answer with one JSON object and nothing else:
 {"content_type": "...", "valid": true, "score": 3}"""
 
-QUESTION = (
-    "Is this a readable, meaningful text? Answer no for spam, word salad and broken text."
-)
+QUESTION = "Is this a readable, meaningful text? Answer no for spam, word salad and broken text."
 _NEWS = """\
 The city council voted on Tuesday to close the old bridge for repairs. Engineers found cracks in \
 two of its supports last spring, and traffic has been limited since then. The work will take eight \
