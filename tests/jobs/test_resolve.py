@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.jobs.resolve import OVERRIDDEN, recipes, resolve
+from shoal.jobs.resolve import OVERRIDDEN, recipes, resolve, resolve_corpus
 from shoal.recipes.flagship import flagship
 
 
@@ -92,3 +92,14 @@ def test_a_file_that_is_absent_or_broken_is_refused_by_name(tmp_path):
     text.write_text("d512")
     with pytest.raises(ValueError, match=r"recipe\.txt is not Python"):
         resolve(f"{text}:small")
+
+
+def test_a_corpus_has_a_recipe_of_its_own_or_is_a_recipes():
+    large = resolve_corpus("corpus-large")
+    assert (large.name, large) == ("large", resolve_corpus("corpus_large"))
+    assert resolve_corpus("corpus-large", ["near.bands=7"]).near.bands == 7
+    assert resolve_corpus("quickstart") == resolve("quickstart").data.corpus
+    changed = resolve_corpus("quickstart", ["data.corpus.near.bands=7"])
+    assert changed.near.bands == 7
+    with pytest.raises(ValueError, match="nearest: corpus_large"):
+        resolve_corpus("corpus-lrge")

@@ -35,6 +35,11 @@ def corpus_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="block every source whose license asks for more than attribution",
     )
+    parser.add_argument(
+        "--as-found",
+        action="store_true",
+        help="pin Debian packages to what apt offers now, and say what differs",
+    )
 
 
 def corpus(parser: argparse.ArgumentParser) -> None:

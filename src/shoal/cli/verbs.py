@@ -52,9 +52,13 @@ def _call_doctor(_: Arguments) -> Result:
 def _call_prepare(given: Arguments) -> Result:
     from shoal.jobs.prepare import prepare_recipe
 
-    extra = [f"data.corpus.engine={given.engine}"] if given.engine else []
-    extra += ["data.corpus.permissive_only=true"] if given.permissive_only else []
-    return prepare_recipe(given.recipe, [*given.overrides, *extra])
+    return prepare_recipe(
+        given.recipe,
+        given.overrides,
+        engine=given.engine,
+        permissive_only=given.permissive_only,
+        as_found=given.as_found,
+    )
 
 
 def _call_audit(given: Arguments) -> Result:

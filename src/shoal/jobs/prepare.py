@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from shoal.core.artifact import Artifact
 from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
+from shoal.data import debian, provenance
 from shoal.data.benchmarks import benchmarks
 from shoal.data.cells import Cells, SourceCells, TopicCells
 from shoal.data.config import CorpusConfig
@@ -25,11 +26,10 @@ from shoal.data.manifest import Stages, corpus_artifact, read_corpus
 from shoal.data.near import TABLE as NEAR
 from shoal.data.near import near
 from shoal.data.normalize import documents
-from shoal.data.provenance import permissive_only
 from shoal.data.source import source_artifact
 from shoal.data.tokenize import TOKENIZER, load_tokenizer, tokenizer_artifact, tokens
 from shoal.data.training import Split
-from shoal.jobs.resolve import resolve
+from shoal.jobs.resolve import resolve_corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,29 @@ class Prepared:
         return load_tokenizer(self.tokenizer_path)
 
 
-def prepare_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Prepare a recipe's corpus; returns what `corpus.json` says and where the tokens are."""
-    config = resolve(recipe, overrides)
-    prepared = prepare(config.data.corpus, home(), progress_for())
+def prepare_recipe(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    engine: str | None = None,
+    permissive_only: bool = False,
+    as_found: bool = False,
+) -> dict[str, Any]:
+    """Prepare a recipe's corpus; returns what `corpus.json` says and where the tokens are.
+
+    Args:
+        recipe: a recipe with a corpus, or the recipe of a corpus.
+        engine, permissive_only: in place of the corpus' own settings.
+        as_found: pin Debian packages to what apt offers now.
+    """
+    corpus, progress = resolve_corpus(recipe, overrides), progress_for()
+    if engine:
+        corpus = replace(corpus, engine=engine)
+    if permissive_only:
+        corpus = replace(corpus, permissive_only=True)
+    if as_found:
+        corpus = debian.as_found(corpus, progress)
+    prepared = prepare(corpus, home(), progress)
     return {
         "corpus": prepared.corpus.ref,
         "path": str(prepared.corpus.path),
@@ -79,7 +98,7 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
         ValueError: a source is missing, empty or not the pinned one, or an artifact is damaged.
     """
     if corpus.permissive_only:
-        corpus = permissive_only(corpus, progress)
+        corpus = provenance.permissive_only(corpus, progress)
     root, downloads = home / "corpora", home / "downloads"
     sources = {
         source.name: source_artifact(root, source, downloads, progress) for source in corpus.read
@@ -144,9 +163,7 @@ def _cells(
     about = topics(root, corpus, split, model, inputs, progress)
     student = quality_model(root, corpus, split, inputs, progress)
     levels = quality(root, corpus, split, student, inputs, progress)
-    stages = replace(
-        stages, topic_model=model, topics=about, quality_model=student, quality=levels
-    )
+    stages = replace(stages, topic_model=model, topics=about, quality_model=student, quality=levels)
     return TopicCells(corpus, about, levels), stages
 
 

@@ -1,7 +1,8 @@
 """From a recipe's name, or `path.py:function`, and `a.b=c` overrides to one checked config.
 
 Recipes stand above the jobs, so they are found by name when asked for: every public function of
-`shoal.recipes` that returns a `Config` and needs no argument is a recipe.
+`shoal.recipes` that returns a `Config` and needs no argument is a recipe, and one that returns a
+`CorpusConfig` is the recipe of a corpus. A dash in a name stands for an underscore.
 """
 
 import dataclasses
@@ -15,22 +16,25 @@ import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from shoal.core.config import override
+from shoal.data.config import CorpusConfig
 from shoal.train.checks import check
 from shoal.train.config import Config
 
-type Recipe = Callable[[], Config]
+type Recipe = Callable[[], Any]
 
 _PACKAGE = "shoal.recipes"
 OVERRIDDEN = "given: set for this run"
 
 
-def recipes() -> dict[str, Recipe]:
-    """Return every shipped recipe by name."""
+def recipes(kind: type = Config) -> dict[str, Recipe]:
+    """Return every shipped recipe by name: those that return this kind of config."""
     found: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
-        for name, recipe in _recipes_of(importlib.import_module(f"{_PACKAGE}.{info.name}")).items():
+        module = importlib.import_module(f"{_PACKAGE}.{info.name}")
+        for name, recipe in _recipes_of(module, kind).items():
             assert name not in found, f"two recipes are called {name}"
             found[name] = recipe
     return found
@@ -45,10 +49,24 @@ def resolve(recipe: str, overrides: Sequence[str] = ()) -> Config:
     if ":" in recipe or recipe.endswith(".py"):
         config = _from_file(recipe)
     else:
-        config = _named(recipe)()
+        config = _named(recipe, recipes())()
     config = overridden(config, overrides)
     check(config)
     return config
+
+
+def resolve_corpus(recipe: str, overrides: Sequence[str] = ()) -> CorpusConfig:
+    """Return the corpus of a recipe, or of a corpus' own recipe, whose paths begin at the corpus.
+
+    Raises:
+        ValueError: as `resolve`.
+    """
+    corpora = recipes(CorpusConfig)
+    if recipe.replace("-", "_") in corpora:
+        return override(corpora[recipe.replace("-", "_")](), overrides)
+    if ":" not in recipe and not recipe.endswith(".py"):
+        _named(recipe, recipes() | corpora)
+    return resolve(recipe, overrides).data.corpus
 
 
 def overridden(config: Config, overrides: Sequence[str]) -> Config:
@@ -64,16 +82,15 @@ def overridden(config: Config, overrides: Sequence[str]) -> Config:
     return dataclasses.replace(override(config, overrides), notes=notes)
 
 
-def _named(name: str) -> Recipe:
-    known = recipes()
-    if name not in known:
+def _named(name: str, known: dict[str, Recipe]) -> Recipe:
+    if name.replace("-", "_") not in known:
         near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
         listed = ", ".join(near or sorted(known))
         raise ValueError(
             f"unknown recipe {name!r}; {'nearest' if near else 'known'}: {listed}."
             " A recipe of your own is given as path.py:function"
         )
-    return known[name]
+    return known[name.replace("-", "_")]
 
 
 def _from_file(reference: str) -> Config:
@@ -84,7 +101,7 @@ def _from_file(reference: str) -> Config:
     module = _load(path)
     found = getattr(module, name, None) if name else None
     if not callable(found):
-        offered = ", ".join(f"{file}:{known}" for known in _recipes_of(module)) or "none"
+        offered = ", ".join(f"{file}:{known}" for known in _recipes_of(module, Config)) or "none"
         what = f"has no function {name!r}" if name else "was given without a function"
         raise ValueError(
             f"recipe file {file} {what}; functions in it that return a Config: {offered}"
@@ -114,14 +131,14 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _recipes_of(module: ModuleType) -> dict[str, Recipe]:
+def _recipes_of(module: ModuleType, kind: type) -> dict[str, Recipe]:
     functions = inspect.getmembers(module, inspect.isfunction)
     return {
         name: function
         for name, function in functions
         if not name.startswith("_")
         and function.__module__ == module.__name__
-        and typing.get_type_hints(function).get("return") is Config
+        and typing.get_type_hints(function).get("return") is kind
         and not _needs_arguments(function)
     }
 
