@@ -34,13 +34,23 @@ def _raise(error: BaseException):
     return job
 
 
+MADE = {"engine": None, "permissive_only": False, "as_found": False}
 ALONE = {"coordinator": None, "num_processes": None, "process_id": None}
 CALLS = [
     ("quickstart", "quickstart", "quickstart --text notes --set train.seed=1",
      (), {"text": Path("notes"), "overrides": ["train.seed=1"], "json": True}),
     ("show", "show", "show d512 --set a.b=c --set d=e", ("d512", ["a.b=c", "d=e"]), {}),
     ("count", "count", "count flagship", ("flagship", []), {}),
-    ("prepare", "prepare_recipe", "prepare my.py:mine", ("my.py:mine", []), {}),
+    ("prepare", "prepare_recipe", "prepare my.py:mine", ("my.py:mine", []), MADE),
+    ("prepare", "prepare_recipe",
+     "prepare corpus-large --engine ray --permissive-only --as-found --set near.bands=9",
+     ("corpus-large", ["near.bands=9"]),
+     {"engine": "ray", "permissive_only": True, "as_found": True}),
+    ("audit", "audit", "audit corpus --out page.html", ("corpus", Path("page.html")), {}),
+    ("planted", "planted", "audit --planted", (), {}),
+    ("explain", "explain", "explain corpus owt/12", ("corpus", "owt/12"), {}),
+    ("contamination", "contamination", "contamination corpus a.jsonl b.txt",
+     ("corpus", ["a.jsonl", "b.txt"]), {}),
     ("train", "train", "train d512 --run r --change why", ("d512", [], "r", "why"), ALONE),
     ("train", "train", "train d512 --coordinator a:1 --num-processes 2 --process-id 1",
      ("d512", [], None, None), {"coordinator": "a:1", "num_processes": 2, "process_id": 1}),
@@ -245,3 +255,9 @@ def test_json_stays_readable_by_machines(job, capsys):
     job("hash", "hash_run", lambda run: {"hash": "ab", "step": 3})
     assert main(["hash", "r", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"hash": "ab", "step": 3}
+
+
+@pytest.mark.parametrize("words", [["audit"], ["audit", "corpus", "--planted"]])
+def test_an_audit_is_of_a_corpus_or_of_planted_text(words, capsys):
+    assert main(words) == 2
+    assert "say which corpus, or --planted" in capsys.readouterr().err
