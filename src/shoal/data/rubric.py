@@ -44,39 +44,26 @@ whole scale: a 5 is reachable for every type, and about one document in ten dese
 Answer with one JSON object and nothing else:
 {"content_type": "...", "valid": true, "score": 3}"""
 
-QUESTION = "Is this a readable, meaningful text? Answer no for spam, word salad and broken text."
-_NEWS = """\
-The city council voted on Tuesday to close the old bridge for repairs. Engineers found cracks in \
-two of its supports last spring, and traffic has been limited since then. The work will take eight \
-months and cost about four million dollars, most of it paid by the state. Drivers will be sent \
-over the northern bridge, which was widened in 2015. "We would rather close it now than wait for \
-an accident," the mayor said after the vote. Shop owners on the east side had asked for a slower \
-plan that keeps one lane open."""
-_SALAD = """\
-two vote the supports Tuesday in bridge months and. cracks council the on eight repairs cost take \
-city close four then Engineers of old last since traffic to its spring found been 2015. dollars, \
-mayor was over for accident wait which the "We an now limited widened rather will has about \
-million most state sent by work than northern Shop the after would asked lane slower a plan"""
+QUESTION = "Is this text educational, well written and easy to follow?"
+_PROSE = """\
+The heart pumps blood through two loops. In the first, blood with little oxygen travels to the \
+lungs, where it takes up oxygen and gives off carbon dioxide. In the second, the oxygen-rich blood \
+is pushed through the arteries to every organ. Valves between the chambers keep it from flowing \
+backward."""
+_SPAM = """\
+Click here for best price!!! Home | Login | Cart (0) | Subscribe now. best cheap watches buy cheap \
+watches online watches discount. Share Tweet Like. All rights reserved. Cookies policy. Next \
+page >>"""
 _CODE = '''\
 def mean(values):
-    """Return the arithmetic mean of a list of numbers.
-
-    >>> mean([1, 2, 6])
-    3.0
-    """
+    """Return the arithmetic mean of a non-empty list of numbers."""
     if not values:
-        raise ValueError("mean() needs at least one value")
-    total = 0.0
-    for value in values:
-        total += value
-    return total / len(values)'''
-_DEBRIS = """\
-Home | About | Contact | Login
-<div class="c12"> Click here to subscribe! <td width=40> &nbsp; Best price!!!
-Share | Tweet | Like | Share | Tweet | Like
-buy cheap watches buy cheap watches buy cheap watches 48213 7 932
-</span> We use cookies. Accept all. Next page >> <a href="/p?id="""
-SHOTS = ((_SALAD, "no"), (_CODE, "yes"), (_DEBRIS, "no"), (_NEWS, "yes"))
+        raise ValueError("mean of an empty list")
+    return sum(values) / len(values)'''
+_SALAD = """\
+of river the 48213 quickly and table seventeen green was under to 7 however lamp the eat because \
+blue of of 932 stone into they"""
+SHOTS = ((_SALAD, "no"), (_CODE, "yes"), (_SPAM, "no"), (_PROSE, "yes"))
 _FENCE = re.compile(r'"""')
 
 

@@ -1,0 +1,347 @@
+"""Stages `quality_model` and `quality`: how good an example of its kind each document is.
+
+Stage `quality_model` fits the student (`data.student`) on the judge's labels whose documents are in
+this corpus, or, where fewer than `MIN_LABELS` are, on documents against damaged ones. Files:
+  model.npz     what words and looks are turned into, and the line over them
+  student.json  calibrations and cut points per kind of text
+Facts: student (`labels` or `controls`), judge (model, rubric and date of the labels), labels: how
+many there are, found in this corpus, missing from it, rejected; judge_separation: how well the
+judge itself told documents from damaged ones; held_out: the student on examples that it had not
+seen (rank_correlation and within_one_level against labels, separation from damaged documents;
+0.5 is a guess); weakness: what to think of it, in words.
+
+Stage `quality` writes `quality.parquet`, one row per training document, by source, then id:
+  id      string
+  source  string
+  kind    string   the source's, within which it is compared
+  score   float32  0 to 1
+  level   int8     0 (worst) to num_buckets - 1: equal text of each kind in each
+Facts: per level its documents and bytes; the same per kind.
+
+A kind with fewer than `MIN_KIND_DOCUMENTS` sampled documents is cut with all others.
+"""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from importlib.resources import files as packaged
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shoal.core.artifact import Artifact, build
+from shoal.core.files import read_limited, write_atomic
+from shoal.core.progress import Progress
+from shoal.data.config import CorpusConfig
+from shoal.data.judge import MAX_LABELS_BYTES, Label, read_labels
+from shoal.data.training import Split
+
+REVISION = 1
+MODEL, STUDENT = "model.npz", "student.json"
+TABLE = "quality.parquet"
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("source", pa.string()),
+        ("kind", pa.string()),
+        ("score", pa.float32()),
+        ("level", pa.int8()),
+    ]
+)
+PACKAGED = "quickstart.jsonl"
+MIN_LABELS = 100
+MIN_KIND_DOCUMENTS = 25
+SAMPLE_DOCUMENTS = 20_000
+CONTROL_DOCUMENTS = 600
+LIMIT_BYTES = 2**30
+
+
+def quality_model(
+    root: Path, corpus: CorpusConfig, split: Split, inputs: dict[str, str], progress: Progress
+) -> Artifact:
+    """Finds or makes the student.
+
+    Raises:
+        ValueError: the labels cannot be read, or the corpus has no word that repeats.
+    """
+    config = corpus.cells.quality
+    path = labels_path(config.labels)
+    digest = hashlib.sha256(read_limited(path, MAX_LABELS_BYTES)).hexdigest()
+
+    def make(folder: Path) -> dict[str, Any]:
+        return _make_model(folder, corpus, split, read_labels(path), progress)
+
+    return build(
+        root,
+        f"{corpus.name}-quality-model",
+        stage="quality_model",
+        revision=REVISION,
+        literals={
+            "num_buckets": config.num_buckets,
+            "seed": config.seed,
+            "sources": [[source.name, source.kind] for source in corpus.training],
+        },
+        inputs={**inputs, "labels": digest},
+        make=make,
+    )
+
+
+def quality(
+    root: Path,
+    corpus: CorpusConfig,
+    split: Split,
+    model: Artifact,
+    inputs: dict[str, str],
+    progress: Progress,
+) -> Artifact:
+    """Finds or makes the table of quality."""
+
+    def make(folder: Path) -> dict[str, Any]:
+        return _make_table(folder, corpus, split, model.path, progress)
+
+    return build(
+        root,
+        f"{corpus.name}-quality",
+        stage="quality",
+        revision=REVISION,
+        literals={
+            "num_buckets": corpus.cells.quality.num_buckets,
+            "sources": [[source.name, source.kind] for source in corpus.training],
+        },
+        inputs={**inputs, "quality_model": model.digest},
+        make=make,
+    )
+
+
+def labels_path(labels: str) -> Path:
+    """The file of labels: the one that ships with Shoal, or the user's.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if labels == "packaged":
+        return Path(str(packaged("shoal.data") / "labels" / PACKAGED))
+    path = Path(labels)
+    if not path.is_file():
+        raise ValueError(
+            f"quality.labels={labels!r} is no file; make one with `shoal label`, or use 'packaged'"
+        )
+    return path
+
+
+def _make_table(
+    folder: Path, corpus: CorpusConfig, split: Split, model: Path, progress: Progress
+) -> dict[str, Any]:
+    student = load_student(model)
+    total = sum(len(split.sizes(source.name)) for source in corpus.training)
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    size: dict[str, Counter[int]] = defaultdict(Counter)
+    with (
+        progress.task("quality", total, "documents") as task,
+        pq.ParquetWriter(folder / TABLE, SCHEMA, compression="zstd") as writer,
+    ):
+        for source in corpus.training:
+            for batch in split.batches(source.name, ["id", "source", "text", "bytes"]):
+                scores = student.scores(batch["text"].to_pylist(), source.kind)
+                levels = student.levels(scores, source.kind)
+                kinds = [source.kind] * batch.num_rows
+                columns = [batch["id"], batch["source"], kinds, scores, levels]
+                arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+                writer.write_batch(pa.record_batch(arrays, SCHEMA))
+                counts[source.kind].update(levels.tolist())
+                for level, length in zip(levels.tolist(), batch["bytes"].to_pylist(), strict=True):
+                    size[source.kind][level] += length
+                task.advance(batch.num_rows)
+
+    def levels_of(kinds: list[str]) -> list[dict[str, int]]:
+        return [
+            {
+                "documents": sum(counts[kind][level] for kind in kinds),
+                "bytes": sum(size[kind][level] for kind in kinds),
+            }
+            for level in range(corpus.cells.quality.num_buckets)
+        ]
+
+    kinds = sorted(counts)
+    return {"levels": levels_of(kinds), "kinds": {kind: levels_of([kind]) for kind in kinds}}
+
+
+def _make_model(
+    folder: Path, corpus: CorpusConfig, split: Split, labels: list[Label], progress: Progress
+) -> dict[str, Any]:
+    from shoal.data import lexical, student
+    from shoal.data.surface import pair_table
+
+    config = corpus.cells.quality
+    usable = {one.id: one for one in labels if not one.rejected and not one.control}
+    texts, rows = _read(corpus, split, set(usable))
+    with progress.task("quality model", len(texts), "documents") as task:
+        words = lexical.fit(texts, student.DIRECTIONS, config.seed)
+        features = student.Features(words=words, pairs=pair_table(texts))
+        found = [row for row in rows if row["id"] in usable]
+        enough = len(found) >= MIN_LABELS
+        chosen = found if enough else _evenly(rows)
+        shown, kinds, ids = ([row[name] for row in chosen] for name in ("text", "kind", "id"))
+        if enough:
+            scores = [usable[one].score for one in ids]
+            examples = student.labelled(shown, kinds, ids, scores)
+        else:
+            examples = student.unlabelled(shown, kinds, ids)
+        line, steps, agreement = student.fit(examples, features, config.seed)
+        task.advance(len(texts))
+        cuts = _cuts(line, steps, features, rows, config.num_buckets)
+        fitted = student.Student(features=features, line=line, steps=steps, cuts=cuts)
+        student.check(fitted)
+    _save(folder, fitted)
+    judged = [one for one in labels if not one.rejected]
+    return {
+        "student": "labels" if enough else "controls",
+        "judge": sorted({(one.model, one.rubric, one.prompt, one.date) for one in labels}),
+        "labels": {
+            "all": len({one.id for one in labels}),
+            "found": len(found),
+            "missing": len(usable) - len(found),
+            "rejected": sum(bool(one.rejected) for one in labels),
+        },
+        "judge_separation": _separation(judged),
+        "examples": len(chosen),
+        "sampled_documents": len(texts),
+        "held_out": agreement,
+        "weakness": WEAKNESS["labels" if enough else "controls"],
+    }
+
+
+WEAKNESS = {
+    "labels": "a student of the judge named here is no better than that judge: read "
+    "judge_separation and held_out before levels are given weight",
+    "controls": "too few labelled documents are in this corpus: documents are ranked by how "
+    "unlike damaged text they look, which says little about what is worth learning",
+}
+
+
+def _separation(judged: list[Label]) -> dict[str, float | None]:
+    """Of documents from damaged ones: over all, and of each from its own damaged copy."""
+    from shoal.data.agreement import separation
+
+    good = {one.id: one.score for one in judged if not one.control}
+    bad = [one for one in judged if one.control]
+    pairs = [(good[one.id], one.score) for one in bad if one.id in good]
+    wins = sum((high > low) + (high == low) / 2 for high, low in pairs)
+    return {
+        "over_all": separation(list(good.values()), [one.score for one in bad]),
+        "own_copy": round(wins / len(pairs), 4) if pairs else None,
+    }
+
+
+def _read(
+    corpus: CorpusConfig, split: Split, wanted: set[str]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The sample's texts, shortened, and its rows with those of all wanted ids."""
+    from shoal.data.surface import shorten
+
+    counts = {source.name: len(split.sizes(source.name)) for source in corpus.training}
+    total = max(1, sum(counts.values()))
+    texts: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for source in corpus.training:
+        left = -(-min(SAMPLE_DOCUMENTS, total) * counts[source.name] // total)
+        for row in _rows(split, source.name):
+            sampled = left > 0
+            if not sampled and row["id"] not in wanted:
+                continue
+            row["text"] = shorten([row["text"]])[0]
+            rows.append({**row, "kind": source.kind, "sampled": sampled})
+            if sampled:
+                texts.append(row["text"])
+            left -= 1
+    return texts, rows
+
+
+def _rows(split: Split, source: str) -> Iterator[dict[str, Any]]:
+    for batch in split.batches(source, ["id", "text", "bytes"]):
+        yield from batch.to_pylist()
+
+
+def _evenly(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """About as many documents of every kind, the first in id order."""
+    kinds = sorted({row["kind"] for row in rows})
+    each = -(-CONTROL_DOCUMENTS // max(1, len(kinds)))
+    by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in kinds}
+    return [
+        row for kind in kinds for row in sorted(by_kind[kind], key=lambda row: row["id"])[:each]
+    ]
+
+
+def _cuts(
+    line: Any, steps: dict[str, Any], features: Any, rows: list[dict[str, Any]], num_levels: int
+) -> dict[str, tuple[float, ...]]:
+    from shoal.data import student
+
+    sampled = [row for row in rows if row["sampled"]]
+    raw = line.of(features.of([row["text"] for row in sampled]))
+    kinds = np.array([row["kind"] for row in sampled])
+    sizes = np.array([row["bytes"] for row in sampled], np.float64)
+    scores = np.zeros(len(sampled))
+    for kind in sorted(set(kinds.tolist())):
+        mine = kinds == kind
+        scores[mine] = steps.get(kind, steps[student.ALL]).of(raw[mine])
+    found = {student.ALL: student.cut_points(scores, sizes, num_levels)}
+    for kind in sorted(set(kinds.tolist())):
+        mine = kinds == kind
+        if mine.sum() >= MIN_KIND_DOCUMENTS:
+            found[kind] = student.cut_points(scores[mine], sizes[mine], num_levels)
+    return found
+
+
+def _save(folder: Path, fitted: Any) -> None:
+    words, line = fitted.features.words, fitted.line
+    np.savez(
+        folder / MODEL,
+        hashes=words.hashes,
+        idf=words.idf,
+        directions=words.directions,
+        pairs=fitted.features.pairs,
+        means=line.means,
+        scales=line.scales,
+        slopes=line.slopes,
+        start=np.float64(line.start),
+    )
+    content = {
+        "steps": {
+            kind: {"raw": steps.raw.tolist(), "aim": steps.aim.tolist()}
+            for kind, steps in fitted.steps.items()
+        },
+        "cuts": fitted.cuts,
+    }
+    write_atomic(folder / STUDENT, json.dumps(content, indent=1) + "\n")
+
+
+def load_student(folder: Path) -> Any:
+    """The student of a finished model artifact."""
+    from shoal.data import lexical, student
+
+    with np.load(folder / MODEL, allow_pickle=False) as found:
+        data = dict(found)
+    words = lexical.Lexical(
+        hashes=data["hashes"], words=(), idf=data["idf"], directions=data["directions"]
+    )
+    line = student.Line(
+        means=data["means"],
+        scales=data["scales"],
+        slopes=data["slopes"],
+        start=float(data["start"]),
+    )
+    content = json.loads(read_limited(folder / STUDENT, LIMIT_BYTES))
+    return student.Student(
+        features=student.Features(words=words, pairs=data["pairs"]),
+        line=line,
+        steps={
+            kind: student.Steps(raw=np.array(one["raw"]), aim=np.array(one["aim"]))
+            for kind, one in content["steps"].items()
+        },
+        cuts={kind: tuple(cuts) for kind, cuts in content["cuts"].items()},
+    )
