@@ -58,6 +58,13 @@ def as_plan(result: Result) -> str:
     return render(dict(result))
 
 
+def as_corpus(result: Result) -> str:
+    """Return what `prepare` made."""
+    from shoal.jobs.prepare import render
+
+    return render(dict(result))
+
+
 def as_audit(result: Result) -> str:
     """Return what `audit` found."""
     from shoal.jobs import audit, planted

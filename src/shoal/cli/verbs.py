@@ -222,7 +222,7 @@ VERBS = {
         example="shoal prepare quickstart",
         takes=(arguments.recipe, arguments.corpus_options, arguments.overrides),
         call=_call_prepare,
-        show=results.as_lines,
+        show=results.as_corpus,
     ),
     "audit": Verb(
         summary="account for every document of a corpus, with sources and licenses",

@@ -88,7 +88,43 @@ def prepare_recipe(
         "tokens": str(prepared.store),
         "reused": all(prepared.reused.values()),
         "sources": prepared.facts["sources"],
+        "cells": prepared.facts["cells"],
     }
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return a prepared corpus as a table of its sources, and where it is."""
+    head = ("source", "documents", "copies", "near", "held out", "cut", "trained", "MB", "tokens")
+    rows = [head, *(_told(one) for one in result["sources"] if one["usage"] == "training")]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(head))]
+    lines = [
+        "  ".join(
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    total = sum(one.get("tokens", 0) for one in result["sources"])
+    name = result["corpus"]
+    lines += [
+        "",
+        f"{total:,} tokens in {len(result['cells'])} cells: {result['tokens']}",
+        f"`shoal audit {name}` accounts for every document",
+    ]
+    return "\n".join(lines)
+
+
+def _told(one: dict[str, Any]) -> tuple[str, ...]:
+    counts = (
+        one["documents"],
+        one["duplicates"],
+        one["near_duplicates"],
+        one["heldout_documents"] + one["overlap_dropped"],
+        one["contaminated_documents"],
+        one["training_documents"],
+    )
+    size = f"{one['training_bytes'] / 1e6:.1f}"
+    return (one["name"], *(f"{count:,}" for count in counts), size, f"{one['tokens']:,}")
 
 
 def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
