@@ -1,5 +1,6 @@
 """Stage `contamination`: benchmark text is found whatever it wears, cut, and nothing of it left."""
 
+import hashlib
 import json
 import random
 import re
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from data.texts import Texts, corpus_of
 from shoal.core.artifact import Artifact
+from shoal.core.files import canonical_json
 from shoal.core.progress import Silent
 from shoal.data import boilerplate, suspects, table
 from shoal.data.benchmarks import as_table, benchmarks
@@ -32,14 +34,17 @@ ITEM = (
 
 
 def _run(
-    folder: Path, sources: dict[str, list[str]], items: list[str], **options: Any
+    folder: Path,
+    sources: dict[str, list[str]],
+    items: list[str],
+    held: dict[str, dict[str, list[str]]] | None = None,
+    **options: Any,
 ) -> tuple[list[dict[str, Any]], Artifact]:
     folder.mkdir(exist_ok=True)
     path = folder / "items.jsonl"
     path.write_text("".join(json.dumps({"question": item}) + "\n" for item in items))
     listed = (Benchmark(name="exam", path=str(path)),)
     config = DecontamConfig(benchmarks=listed, **options)
-    held = options.pop("held", {})
     split, corpus = Texts(sources, held), corpus_of(*sources)
     read = benchmarks(folder / "root", corpus, config, split, {}, Silent())
     found = contamination(folder / "root", corpus, config, split, read, {}, Silent())
@@ -132,6 +137,17 @@ def test_what_a_cut_brings_together_is_cut_as_well(tmp_path: Path, text: Any):
     rows, _ = _run(tmp_path, {"web": [document]}, [ITEM, other])
     assert {row["item"] for row in rows} == {"1", "2"}
     assert _after([document], rows) == ["start\n\nend of it"]
+
+
+def test_a_cut_never_makes_held_out_text_however_short(tmp_path: Path):
+    """Own sets share no n-gram with training text; a cut must not join one of theirs."""
+    header = "a b c d e f g h i j k l m"
+    texts = ["Red blue green!", *(f"{header} n{n}" for n in range(20))]
+    document = f"start red {ITEM} blue green end, then a b c d e f {ITEM} g h i j k l m and on"
+    held = {"domains": {"letters": texts}}
+    rows, _ = _run(tmp_path, {"web": [document]}, [ITEM], held)
+    assert {row["benchmark"] for row in rows} == {"exam", "domains/letters"}
+    assert _after([document], rows) == ["start\n\nend, then\n\nand on"]
 
 
 WORDS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=24)
@@ -374,4 +390,6 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_batches(tmp_path: Path
         tables = (TABLE, boilerplate.TABLE, suspects.TABLE)
         found.append(([table.read(made.path / name).to_pylist() for name in tables], made.facts))
     assert found[0] == found[1]
-    assert found[0][0][0]
+    digest = hashlib.sha256(canonical_json(found[0][0]).encode()).hexdigest()
+    # Another digest is another output: raise REVISION in data/decontam.py with it.
+    assert digest[:16] == "b484b22fe81e60c7"
