@@ -210,6 +210,25 @@ def test_without_enough_labels_damaged_documents_teach(tmp_path: Path, corpus: C
     assert clean > broken
 
 
+@pytest.mark.parametrize("spread", [1.0, 0.0], ids=["dice", "all-alike"])
+def test_labels_that_teach_nothing_are_not_followed(
+    tmp_path: Path, corpus: CorpusConfig, spread: float
+):
+    path = tmp_path / "dice.jsonl"
+    drawn = random.Random(3)
+    labels = read_labels(tmp_path / "labels.jsonl")
+    thrown = [replace(one, score=round(spread * drawn.random(), 6)) for one in labels]
+    path.write_text("".join(json.dumps(asdict(one)) + "\n" for one in thrown))
+    model, _ = _run(tmp_path / "root", _with(corpus, labels=str(path)), _split())
+    assert model.facts["labels"]["found"] == len(labels)
+    tried = model.facts["labels_held_out"]
+    assert tried.get("rank_correlation", 0.0) < stage.MIN_CORRELATION
+    assert model.facts["student"] == "controls"
+    assert "not followed" in model.facts["weakness"]
+    assert "rank_correlation" not in model.facts["held_out"]
+    assert model.facts["held_out"]["separation"] > 0.9
+
+
 def test_one_document_gets_the_same_score_in_any_company(tmp_path: Path, corpus: CorpusConfig):
     fitted = load_student(quality_model(tmp_path, corpus, _split(), INPUTS, Silent()).path)
     texts = [planted("prose", n)[0] for n in range(40)] + ["", "word", "日本語 テキスト"]

@@ -1,14 +1,17 @@
 """Stages `quality_model` and `quality`: how good an example of its kind each document is.
 
 Stage `quality_model` fits the student (`data.student`) on the judge's labels whose documents are in
-this corpus, or, where fewer than `MIN_LABELS` are, on documents against damaged ones. Files:
+this corpus. Where fewer than `MIN_LABELS` are, or where held-out labels show that nothing can be
+learned from them (rank correlation below `MIN_CORRELATION`), documents against damaged ones teach
+instead. Files:
   model.npz     what words and looks are turned into, and the line over them
   student.json  calibrations and cut points per kind of text
-Facts: student (`labels` or `controls`), judge (model, rubric and date of the labels), labels: how
-many there are, found in this corpus, missing from it, rejected; judge_separation: how well the
-judge itself told documents from damaged ones; held_out: the student on examples that it had not
-seen (rank_correlation and within_one_level against labels, separation from damaged documents;
-0.5 is a guess); weakness: what to think of it, in words.
+Facts: student (`labels` or `controls`), judge (model, rubric, prompt and date of the labels),
+labels: how many documents there are, found in this corpus, missing from it, rejected;
+judge_separation: how well the judge itself told documents from damaged ones; held_out: the student
+on examples that it had not seen (rank_correlation and within_one_level against labels, separation
+from damaged documents; 0.5 is a guess); labels_held_out: the same of the labels where they were
+tried, null elsewhere; weakness: what to think of it, in words.
 
 Stage `quality` writes `quality.parquet`, one row per training document, by source, then id:
   id      string
@@ -25,6 +28,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files as packaged
 from pathlib import Path
 from typing import Any
@@ -40,7 +44,7 @@ from shoal.data.config import CorpusConfig
 from shoal.data.judge import MAX_LABELS_BYTES, Label, read_labels
 from shoal.data.training import Split
 
-REVISION = 1
+REVISION = 2
 MODEL, STUDENT = "model.npz", "student.json"
 TABLE = "quality.parquet"
 SCHEMA = pa.schema(
@@ -54,6 +58,8 @@ SCHEMA = pa.schema(
 )
 PACKAGED = "quickstart.jsonl"
 MIN_LABELS = 100
+# Twice the standard error of a few hundred labels that mean nothing.
+MIN_CORRELATION = 0.1
 MIN_KIND_DOCUMENTS = 25
 SAMPLE_DOCUMENTS = 20_000
 CONTROL_DOCUMENTS = 600
@@ -183,35 +189,29 @@ def _make_model(
         words = lexical.fit(texts, student.DIRECTIONS, config.seed)
         features = student.Features(words=words, pairs=pair_table(texts))
         found = [row for row in rows if row["id"] in usable]
-        enough = len(found) >= MIN_LABELS
-        chosen = found if enough else _evenly(rows)
-        shown, kinds, ids = ([row[name] for row in chosen] for name in ("text", "kind", "id"))
-        if enough:
-            scores = [usable[one].score for one in ids]
-            examples = student.labelled(shown, kinds, ids, scores)
-        else:
-            examples = student.unlabelled(shown, kinds, ids)
-        line, steps, agreement = student.fit(examples, features, config.seed)
+        told, examples, lesson, tried = _taught(found, usable, rows, features, config.seed)
+        line, steps, agreement = lesson
         task.advance(len(texts))
-        cuts = _cuts(line, steps, features, rows, config.num_buckets)
-        fitted = student.Student(features=features, line=line, steps=steps, cuts=cuts)
+        fitted = student.Student(features=features, line=line, steps=steps, cuts={})
+        fitted = replace(fitted, cuts=_cuts(fitted, rows, config.num_buckets))
         student.check(fitted)
     _save(folder, fitted)
     judged = [one for one in labels if not one.rejected]
     return {
-        "student": "labels" if enough else "controls",
+        "student": told.split()[0],
         "judge": sorted({(one.model, one.rubric, one.prompt, one.date) for one in labels}),
         "labels": {
             "all": len({one.id for one in labels}),
-            "found": len(found),
-            "missing": len(usable) - len(found),
+            "found": len({row["id"] for row in found}),
+            "missing": len(usable.keys() - {row["id"] for row in found}),
             "rejected": sum(bool(one.rejected) for one in labels),
         },
         "judge_separation": _separation(judged),
-        "examples": len(chosen),
+        "examples": sum(not one.control for one in examples),
         "sampled_documents": len(texts),
         "held_out": agreement,
-        "weakness": WEAKNESS["labels" if enough else "controls"],
+        "labels_held_out": tried,
+        "weakness": WEAKNESS[told],
     }
 
 
@@ -220,7 +220,39 @@ WEAKNESS = {
     "judge_separation and held_out before levels are given weight",
     "controls": "too few labelled documents are in this corpus: documents are ranked by how "
     "unlike damaged text they look, which says little about what is worth learning",
+    "controls instead of labels": "the judge's labels are no guide to other labels of the same "
+    "judge (labels_held_out), so they were not followed: documents are ranked by how unlike "
+    "damaged text they look, which says little about what is worth learning",
 }
+
+
+def _taught(
+    found: list[dict[str, Any]],
+    usable: dict[str, Label],
+    rows: list[dict[str, Any]],
+    features: Any,
+    seed: int,
+) -> tuple[str, list[Any], tuple[Any, dict[str, Any], dict[str, Any]], dict[str, Any] | None]:
+    """Who taught, the examples, what was learned, and what came of labels if tried."""
+    from shoal.data import student
+
+    told, tried = "controls", None
+    if len(found) >= MIN_LABELS:
+        shown, kinds, ids = _columns(found)
+        examples = student.labelled(shown, kinds, ids, [usable[one].score for one in ids])
+        lesson = student.fit(examples, features, seed)
+        tried = lesson[2]
+        if (tried.get("rank_correlation") or 0.0) >= MIN_CORRELATION:
+            return "labels", examples, lesson, tried
+        told = "controls instead of labels"
+    examples = student.unlabelled(*_columns(_evenly(rows)))
+    return told, examples, student.fit(examples, features, seed), tried
+
+
+def _columns(rows: list[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
+    """Texts, kinds and ids."""
+    shown, kinds, ids = ([row[name] for row in rows] for name in ("text", "kind", "id"))
+    return shown, kinds, ids
 
 
 def _separation(judged: list[Label]) -> dict[str, float | None]:
@@ -276,24 +308,23 @@ def _evenly(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _cuts(
-    line: Any, steps: dict[str, Any], features: Any, rows: list[dict[str, Any]], num_levels: int
-) -> dict[str, tuple[float, ...]]:
-    from shoal.data import student
+def _cuts(fitted: Any, rows: list[dict[str, Any]], num_levels: int) -> dict[str, tuple[float, ...]]:
+    """Kind -> cut points of the sample's scores; those of all kinds together for rare ones."""
+    from shoal.data.student import ALL, cut_points
 
-    sampled = [row for row in rows if row["sampled"]]
-    raw = line.of(features.of([row["text"] for row in sampled]))
-    kinds = np.array([row["kind"] for row in sampled])
-    sizes = np.array([row["bytes"] for row in sampled], np.float64)
-    scores = np.zeros(len(sampled))
-    for kind in sorted(set(kinds.tolist())):
-        mine = kinds == kind
-        scores[mine] = steps.get(kind, steps[student.ALL]).of(raw[mine])
-    found = {student.ALL: student.cut_points(scores, sizes, num_levels)}
-    for kind in sorted(set(kinds.tolist())):
-        mine = kinds == kind
-        if mine.sum() >= MIN_KIND_DOCUMENTS:
-            found[kind] = student.cut_points(scores[mine], sizes[mine], num_levels)
+    by_kind: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["sampled"]:
+            by_kind[row["kind"]].append(row)
+    found: dict[str, tuple[float, ...]] = {}
+    scores: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
+    for kind, mine in sorted(by_kind.items()):
+        scores.append(fitted.scores([row["text"] for row in mine], kind))
+        sizes.append(np.array([row["bytes"] for row in mine], np.float64))
+        if len(mine) >= MIN_KIND_DOCUMENTS:
+            found[kind] = cut_points(scores[-1], sizes[-1], num_levels)
+    found[ALL] = cut_points(np.concatenate(scores), np.concatenate(sizes), num_levels)
     return found
 
 

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from shoal.data.agreement import rank_correlation, separation
 from shoal.data.damage import DAMAGES, damaged
 from shoal.data.lexical import Lexical
-from shoal.data.surface import shorten, surface
+from shoal.data.surface import NAMES, shorten, surface
 
 DIRECTIONS = 32
 PENALTIES = (3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0)
@@ -37,6 +37,7 @@ DIGITS = 6
 # Steps of a calibration are flat; inside them the raw order goes on with this slope.
 SLOPE = 1e-2
 ALL = ""
+SHORT_WORDS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +111,21 @@ class Student:
     cuts: dict[str, tuple[float, ...]]
 
     def scores(self, texts: Sequence[str], kind: str) -> Float64[np.ndarray, " N"]:
-        """Calibrated scores of texts of one kind."""
-        raw = self.line.of(self.features.of(texts))
-        return self.steps.get(kind, self.steps[ALL]).of(raw)
+        """Calibrated scores of texts of one kind, lowered for very short ones."""
+        rows = self.features.of(texts)
+        scores = self.steps.get(kind, self.steps[ALL]).of(self.line.of(rows))
+        return np.round(scores * fullness(rows), DIGITS)
 
     def levels(self, scores: Float64[np.ndarray, " N"], kind: str) -> Int64[np.ndarray, " N"]:
         """0 for the lowest."""
         cuts = self.cuts.get(kind, self.cuts[ALL])
         return np.array([bisect_right(cuts, score) for score in scores.tolist()], np.int64)
+
+
+def fullness(rows: Float64[np.ndarray, "N F"]) -> Float64[np.ndarray, " N"]:
+    """1, or less for a text of so few words that there is not much to judge."""
+    words = np.expm1(rows[:, NAMES.index("words")])
+    return np.minimum(1.0, words / SHORT_WORDS)
 
 
 def labelled(
@@ -168,12 +176,12 @@ def fit(
         best = int(np.argmin(losses))
         line = _line(rows, aims, weights, PENALTIES[best])
         steps = _calibrations(examples, tried[best], aims, weights)
-    scored = np.array(
-        [
-            float(steps.get(one.kind, steps[ALL]).of(np.array([raw]))[0])
-            for one, raw in zip(examples, tried[best], strict=True)
-        ]
-    )
+    scored = np.zeros(len(examples))
+    kinds = np.array([one.kind for one in examples])
+    for kind in sorted(set(kinds.tolist())):
+        mine = kinds == kind
+        scored[mine] = steps.get(kind, steps[ALL]).of(tried[best][mine])
+    scored *= fullness(rows)
     return line, steps, {"penalty": PENALTIES[best], **_agreement(examples, scored, aims)}
 
 

@@ -16,6 +16,7 @@ from shoal.data.scan import Scan, ngram_hashes, scan
 CHARACTERS = 4_000
 PAIR_BITS = 18
 BATCH_TEXTS = 512
+_OWNER, _HASH = np.uint64(54), np.uint64(10)  # 2 ** (64 - 54) is more than BATCH_TEXTS
 # How many texts a pair of words must stand in to be a familiar one.
 FAMILIAR = 3
 
@@ -80,8 +81,9 @@ def _surface(
     pairs_of = np.bincount(found.owners(at), minlength=len(texts))
     triples, begins = ngram_hashes(found.hashes, found.starts, 3)
     triples_of = np.bincount(found.owners(begins), minlength=len(texts))
-    owned = np.unique(np.stack([found.owners(begins).astype(np.uint64), triples]), axis=1)[0]
-    distinct = np.bincount(owned.astype(np.int64), minlength=len(texts))
+    # Text number and hash in one word of 64 bits: sorting pairs takes five times as long.
+    owned = np.unique((found.owners(begins).astype(np.uint64) << _OWNER) | (triples >> _HASH))
+    distinct = np.bincount((owned >> _OWNER).astype(np.int64), minlength=len(texts))
     repeated = 1 - distinct / np.maximum(1, triples_of)
     repeated[triples_of == 0] = 0.0
     return np.column_stack([rows, repeated, known / np.maximum(1, pairs_of)])
