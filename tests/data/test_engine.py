@@ -9,7 +9,6 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -89,7 +88,7 @@ def test_a_function_is_applied_to_every_row_in_batches(tmp_path: Path):
 
 
 @pytest.mark.parametrize("passes", [1, 4])
-def test_groups_are_those_of_a_dictionary_over_all_files(tmp_path: Path, passes: int):
+def test_pairs_are_those_of_a_dictionary_over_all_files(tmp_path: Path, passes: int):
     drawn = random.Random(0)
     lists = [[drawn.randrange(2**64 - 300, 2**64) for _ in range(n % 4)] for n in range(300)]
     values = [drawn.getrandbits(64) for _ in lists]
@@ -108,11 +107,13 @@ def test_groups_are_those_of_a_dictionary_over_all_files(tmp_path: Path, passes:
     for items, value in zip(lists, values, strict=True):
         for item in items:
             expected[item].append(value)
-    found = []
-    for members, sizes in Engine().shared(paths, lists="bands", value="key", passes=passes):
-        cuts = np.cumsum(sizes.to_pylist())[:-1]
-        found += [sorted(part.tolist()) for part in np.split(members.to_numpy(), cuts)]
-    assert sorted(found) == sorted(sorted(group) for group in expected.values() if len(group) > 1)
+    pairs = {
+        (min(group), value) for group in expected.values() for value in group if value > min(group)
+    }
+    found = set()
+    for one, other in Engine().pairs(paths, lists="bands", value="key", passes=passes):
+        found |= set(zip(other.to_pylist(), one.to_pylist(), strict=True))
+    assert found == pairs
     assert len(found) > 50
 
 

@@ -242,7 +242,7 @@ def test_the_marin_preset_finds_copies_by_characters(stage):
 def test_the_order_of_rows_and_passes_over_bands_change_nothing(stage, monkeypatch):
     texts = [item.text for item in plant(7, families=4, num_words=100)]
     whole = stage({"one": texts})
-    monkeypatch.setattr(near_module, "_ROWS_PER_PASS", 1000)
+    monkeypatch.setattr(signatures, "ROWS_PER_PASS", 1000)
     turned = stage({"one": texts[::-1]})
     assert turned.digest != whole.digest
     drop = ("source_id", "keeper_source_id")
@@ -289,6 +289,14 @@ def test_another_bound_reuses_the_signatures(stage, monkeypatch):
     strict = stage({"one": texts}, replace(NearConfig(), min_containment=1.0))
     assert 0 < len(rows_of(strict)) < len(rows_of(loose))
     assert {row["containment"] for row in rows_of(strict)} == {1.0}
+
+
+def test_a_source_that_is_as_it_was_keeps_its_signatures(stage, tmp_path: Path):
+    texts = [item.text for item in plant(12, families=1, num_words=60)]
+    stage({"one": texts, "two": texts[:3]})
+    stage({"one": texts, "two": texts[:4]})
+    made = [path.name.partition("@")[0] for path in (tmp_path / "root").glob("small-sig*")]
+    assert sorted(made) == ["small-signatures-one", *["small-signatures-two"] * 2]
 
 
 def test_golden_digests_of_a_small_corpus(stage):

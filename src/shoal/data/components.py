@@ -1,7 +1,7 @@
 """Connected components of documents that share a band.
 
-A group of n candidates is n - 1 edges (a star from its first member), never n^2 / 2: the number of
-edges is at most documents x bands, whatever the sizes of groups. All edges of a corpus are held on
+A group of n candidates is n - 1 edges (a star from its smallest member), never n^2 / 2: there are
+at most documents x bands of them, whatever the sizes of groups. All edges of a corpus are held on
 one machine, sixteen bytes each.
 """
 
@@ -34,24 +34,22 @@ class Components:
 
 
 def components(
-    groups: Iterable[tuple[UInt64[np.ndarray, "_"], Int[np.ndarray, "_"]]],
+    pairs: Iterable[tuple[UInt64[np.ndarray, "_"], UInt64[np.ndarray, "_"]]],
 ) -> Components:
-    """Joins the members of groups; each item is the members of several groups, and their sizes.
+    """Joins the keys of pairs; each item is one end of several pairs, and the other.
 
-    The result depends on the groups as sets only, not on any order.
+    The result depends on the pairs as a set only, not on any order.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     left: list[np.ndarray] = [np.empty(0, np.uint64)]
     right: list[np.ndarray] = [np.empty(0, np.uint64)]
-    for members, sizes in groups:
-        firsts = members[np.concatenate([[0], np.cumsum(sizes)[:-1]])] if len(sizes) else members
-        centers = np.repeat(firsts, sizes)
-        edges = centers != members
-        pairs = np.unique(np.stack([centers[edges], members[edges]], axis=1), axis=0)
-        left.append(pairs[:, 0])
-        right.append(pairs[:, 1])
+    for one, other in pairs:
+        # Near copies share many bands, and every one of them is a pair.
+        edges = np.unique(np.stack([one, other], axis=1), axis=0)
+        left.append(edges[:, 0])
+        right.append(edges[:, 1])
     ends = np.concatenate([*left, *right])
     keys, places = np.unique(ends, return_inverse=True)
     half = len(ends) // 2

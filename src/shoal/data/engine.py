@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 _QUIET = {
     "DO_NOT_TRACK": "true",
@@ -79,15 +80,18 @@ class Engine:
             batch_size=batch_rows,
             use_process=False,
         )
-        plan = daft.read_parquet([str(path)])
-        computed = wrap(lambda column: _apply(function, column))(plan[over]).alias(into.name)
-        found = plan.select(*(plan[name] for name in keep), computed).to_arrow()
+        parts: list[pa.Table] = []
+        for groups in _row_groups(path, self.name):
+            plan = daft.read_parquet([str(path)], row_groups=[groups])
+            computed = wrap(lambda column: _apply(function, column))(plan[over]).alias(into.name)
+            parts.append(plan.select(*(plan[name] for name in keep), computed).to_arrow())
+        found = pa.concat_tables(parts)
         return found.set_column(len(keep), into, found[into.name].cast(into.type))
 
-    def shared(
+    def pairs(
         self, paths: Sequence[Path], *, lists: str, value: str, passes: int = 1
     ) -> Iterator[tuple[pa.Array, pa.Array]]:
-        """Groups of values whose rows have an element of their list in common.
+        """Joins values whose rows have an element of their list in common.
 
         Args:
             paths: Parquet files.
@@ -97,21 +101,28 @@ class Engine:
                 this factor, and the files are read as often.
 
         Yields:
-            Of each part the values of all groups of two or more, and each group's size, in any
-            order of groups and inside them.
+            Of each part a pair for every value that shares an element with a smaller one: it, and
+            the smallest of that element; in any order, some of them more than once.
         """
         daft = self._daft()
+        read = [str(path) for path in paths]
         for part in range(passes):
-            plan = daft.read_parquet([str(path) for path in paths]).select(lists, value)
-            plan = plan.explode(lists)
-            if passes > 1:
-                plan = plan.where(plan[lists] % passes == part)
-            plan = plan.where(plan[lists].not_null())
-            plan = plan.groupby(lists).agg(daft.col(value).list_agg().alias(value))
-            plan = plan.select(plan[value], plan[value].list_count().alias("count"))
-            groups = plan.where(plan["count"] > 1).to_arrow().combine_chunks()
-            values = pa.chunked_array(groups[value].chunks, groups[value].type).combine_chunks()
-            yield values.flatten(), groups["count"].combine_chunks()
+            # A group as a list would cost hundreds of bytes for each element that stands alone.
+            rows = self._elements(read, lists, value, passes, part)
+            groups = rows.groupby(lists).agg(
+                daft.col(value).count().alias("count"), daft.col(value).min().alias("smallest")
+            )
+            groups = groups.where(groups["count"] > 1).select(lists, "smallest")
+            rows = self._elements(read, lists, value, passes, part)
+            found = rows.join(groups, on=lists).select(value, "smallest")
+            found = found.where(found[value] != found["smallest"]).to_arrow()
+            yield tuple(found[name].combine_chunks() for name in (value, "smallest"))
+
+    def _elements(self, paths: list[str], lists: str, value: str, passes: int, part: int) -> Any:
+        """One row for each element of this part, and no row of an empty list."""
+        plan = self._daft().read_parquet(paths).select(lists, value).explode(lists)
+        plan = plan.where(plan[lists].not_null())
+        return plan if passes == 1 else plan.where(plan[lists] % passes == part)
 
     def _daft(self) -> Any:
         for name, setting in _QUIET.items():
@@ -122,6 +133,17 @@ class Engine:
             _start(daft, self.name)
             _started.append(self.name)
         return daft
+
+
+def _row_groups(path: Path, name: str) -> list[list[int]]:
+    """Row groups that are read in one plan.
+
+    In one process Daft reads ahead without bound, so a plan has as many as keep all cores busy; a
+    cluster gets the whole file. A file without rows is one plan of none.
+    """
+    count = pq.read_metadata(path).num_row_groups
+    step = 2 * (os.cpu_count() or 1) if name == "native" else max(1, count)
+    return [list(range(first, min(first + step, count))) for first in range(0, max(1, count), step)]
 
 
 def _apply(function: BatchFunction, column: Any) -> pa.Array:

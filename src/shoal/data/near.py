@@ -62,8 +62,6 @@ SCHEMA = pa.schema(
         ("component_documents", pa.int64()),
     ]
 )
-# Rows of (band, document) that are grouped at a time; about forty bytes each.
-_ROWS_PER_PASS = 2**26
 
 
 def near(
@@ -137,7 +135,7 @@ def _members(
     names: list[str], signed: Mapping[str, Artifact], duplicates: Artifact, runner: Engine
 ) -> _Members:
     """The documents of all components of two or more."""
-    joined = signatures.join(list(signed.values()), runner, _ROWS_PER_PASS)
+    joined = signatures.join(list(signed.values()), runner)
     dropped = table.read(duplicates.path / DUPLICATES, ["source", "source_id"])
     parts: list[pa.Table] = []
     labels: list[np.ndarray] = [np.empty(0, np.uint64)]

@@ -13,12 +13,11 @@ change of another source, or of what is done with candidates, leaves it as it is
 a crash makes only those that are not there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -32,6 +31,9 @@ from shoal.data.settings import NearConfig
 
 REVISION = 1
 TABLE = "signatures.parquet"
+# About two hundred bytes each while they are grouped.
+ROWS_PER_PASS = 2**21
+MOST_PASSES = 16
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -108,21 +110,14 @@ def _bands(column: pa.Array, config: NearConfig) -> pa.Array:
     return bands_of(column, config)
 
 
-def join(signed: Sequence[Artifact], engine: Engine, rows_per_pass: int) -> Components:
+def join(signed: Sequence[Artifact], engine: Engine) -> Components:
     """The components of documents (by key) that share a band, across all sources.
 
-    Args:
-        signed: the artifacts of all sources.
-        engine: groups the bands.
-        rows_per_pass: at most about so many rows of (band, key) are grouped at a time.
+    Bands are grouped in passes of about `ROWS_PER_PASS` rows, but in no more than `MOST_PASSES`.
     """
     paths = [artifact.path / TABLE for artifact in signed]
     rows = sum(pq.read_metadata(path).num_rows for path in paths)
-    lists = int(signed[0].manifest["literals"]["bands"])
-    passes = max(1, -(-rows * lists // rows_per_pass))
-
-    def groups() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for values, sizes in engine.shared(paths, lists="bands", value="key", passes=passes):
-            yield values.to_numpy(), sizes.to_numpy().astype(np.int64)
-
-    return components(groups())
+    rows *= int(signed[0].manifest["literals"]["bands"])
+    passes = min(MOST_PASSES, max(1, -(-rows // ROWS_PER_PASS)))
+    found = engine.pairs(paths, lists="bands", value="key", passes=passes)
+    return components((one.to_numpy(), other.to_numpy()) for one, other in found)
