@@ -94,7 +94,7 @@ def test_nonsense_is_refused_in_words(server, status, said, match):
 
 def test_no_server_is_refused_in_words(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
-    with pytest.raises(ValueError, match="start the server, correct topics.model"):
+    with pytest.raises(ValueError, match=r"start the server, correct topics\.model"):
         embed.embedder(config("http://127.0.0.1:9/v1"))(["abc"])
 
 

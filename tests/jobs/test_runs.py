@@ -18,8 +18,10 @@ from shoal.train.derive import derive
 
 
 def prepared_with(digest="a" * 64, name="corpus"):
+    made = Artifact(name=name, digest=digest, path=Path(), manifest={}, reused=False)
     return Prepared(
-        corpus=Artifact(name=name, digest=digest, path=Path(), manifest={}, reused=False),
+        corpus=made,
+        benchmarks=made,
         store=Path(),
         tokenizer_path=Path(),
         heldout={},
@@ -146,10 +148,10 @@ def test_another_identity_is_refused_with_the_path_and_the_way_out(run, assignme
 def test_every_value_of_identity_is_held(run):
     config = read_config(run)
     paths = [leaf.path for leaf in leaves(config) if leaf.kind == "identity"]
-    assert {"model.embed_dim", "data.mix.table", "eval.sequence_tokens"} <= set(paths)
-    mix = replace(config.data.mix, table=config.data.mix.table[::-1])
+    assert {"model.embed_dim", "data.mix.size_exponent", "eval.sequence_tokens"} <= set(paths)
+    mix = replace(config.data.mix, size_exponent=0.25)
     changed = replace(config, data=replace(config.data, mix=mix))
-    with pytest.raises(ValueError, match=r"data\.mix\.table was"):
+    with pytest.raises(ValueError, match=r"data\.mix\.size_exponent was"):
         start(run, changed)
 
 

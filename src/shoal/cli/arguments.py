@@ -69,6 +69,35 @@ def document(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def judge(parser: argparse.ArgumentParser) -> None:
+    """Who rates documents, and how many."""
+    parser.add_argument(
+        "--endpoint",
+        default="",
+        metavar="URL",
+        help="a judge's URL; that of a chat endpoint ends in /v1 (key: see docs)",
+    )
+    parser.add_argument(
+        "--model", default="", metavar="NAME", help="the judge, as the endpoint calls it"
+    )
+    parser.add_argument(
+        "--gguf",
+        type=Path,
+        metavar="FILE",
+        help="a model file to serve here instead (extra `judge`); with --form yes-no",
+    )
+    parser.add_argument(
+        "--form",
+        choices=("rating", "yes-no"),
+        default="rating",
+        help="rating: a number from 1 to 5 (the default); yes-no: for small models in llama.cpp",
+    )
+    parser.add_argument(
+        "--count", type=int, default=400, metavar="N", help="how many documents (400)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the labels there")
+
+
 def evaluations(parser: argparse.ArgumentParser) -> None:
     """Which evaluation sets."""
     parser.add_argument(

@@ -79,6 +79,20 @@ def _call_explain(given: Arguments) -> Result:
     return explain(given.corpus, given.document)
 
 
+def _call_label(given: Arguments) -> Result:
+    from shoal.jobs.label import label_corpus
+
+    return label_corpus(
+        given.corpus,
+        endpoint=given.endpoint,
+        model=given.model,
+        count=given.count,
+        form=given.form,
+        gguf=given.gguf,
+        out=given.out,
+    )
+
+
 def _call_contamination(given: Arguments) -> Result:
     from shoal.jobs.contamination import contamination
 
@@ -237,6 +251,13 @@ VERBS = {
         takes=(arguments.corpus, arguments.document),
         call=_call_explain,
         show=results.as_explanation,
+    ),
+    "label": Verb(
+        summary="have a judge rate a sample of a corpus, for the quality of all of it",
+        example="shoal label quickstart --endpoint http://127.0.0.1:8000/v1 --model NAME",
+        takes=(arguments.corpus, arguments.judge),
+        call=_call_label,
+        show=results.as_lines,
     ),
     "contamination": Verb(
         summary="say how much of every evaluation item stands in a corpus' training text",

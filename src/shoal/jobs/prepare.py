@@ -15,7 +15,7 @@ from shoal.core.artifact import Artifact
 from shoal.core.files import home
 from shoal.core.progress import Progress, progress_for
 from shoal.data import debian, provenance
-from shoal.data.benchmarks import benchmarks
+from shoal.data.benchmarks import benchmarks, uncovered
 from shoal.data.cells import Cells, SourceCells, TopicCells
 from shoal.data.config import CorpusConfig
 from shoal.data.decontam import contamination
@@ -30,6 +30,7 @@ from shoal.data.source import source_artifact
 from shoal.data.tokenize import TOKENIZER, load_tokenizer, tokenizer_artifact, tokens
 from shoal.data.training import Split
 from shoal.jobs.resolve import resolve_corpus
+from shoal.train.config import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class Prepared:
 
     Attributes:
         corpus: the artifact that names all others.
+        benchmarks: the items that training text was held against.
         store: the folder of the token store.
         tokenizer_path: the `tokenizer.json`.
         heldout: set -> domain -> texts; sets are `sources` and `domains`.
@@ -47,6 +49,7 @@ class Prepared:
     """
 
     corpus: Artifact
+    benchmarks: Artifact
     store: Path
     tokenizer_path: Path
     heldout: dict[str, dict[str, list[str]]]
@@ -127,6 +130,20 @@ def _told(one: dict[str, Any]) -> tuple[str, ...]:
     return (one["name"], *(f"{count:,}" for count in counts), size, f"{one['tokens']:,}")
 
 
+def prepared_for(config: Config, progress: Progress) -> Prepared:
+    """Prepare the corpus of a run.
+
+    Raises:
+        ValueError: as `prepare`, or training text was not held against what `eval.benchmarks` says
+            that the model will be judged by.
+    """
+    prepared = prepare(config.data.corpus, home(), progress)
+    missing = uncovered(prepared.benchmarks, config.eval.benchmarks)
+    if missing and not config.data.corpus.decontam.allow_uncovered:
+        raise ValueError("; ".join(missing))
+    return prepared
+
+
 def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
     """Finds or makes everything that training and evaluation need of a corpus.
 
@@ -162,6 +179,7 @@ def prepare(corpus: CorpusConfig, home: Path, progress: Progress) -> Prepared:
             progress.note(f"source {source.name}: nothing of it is left to evaluate on")
     return Prepared(
         corpus=whole,
+        benchmarks=stages.named()["benchmarks"],
         store=store.path,
         tokenizer_path=tokenizer.path / TOKENIZER,
         heldout=split.heldout_texts(corpus),

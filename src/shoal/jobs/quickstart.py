@@ -13,7 +13,7 @@ from shoal.core.progress import progress_for
 from shoal.data.local import local_corpus
 from shoal.data.settings import MixConfig
 from shoal.jobs.evaluate import EVALS, evaluate_at
-from shoal.jobs.prepare import prepare
+from shoal.jobs.prepare import prepared_for
 from shoal.jobs.resolve import overridden, resolve
 from shoal.jobs.runs import run_folder
 from shoal.jobs.runtime import peak_rss_gb, start_jax
@@ -42,7 +42,7 @@ def quickstart(
     start_jax(home())
     progress = progress_for()
     folder = run_folder(config.name)
-    prepared = prepare(config.data.corpus, home(), progress)
+    prepared = prepared_for(config, progress)
     trained = train_config(config, folder, prepared, progress)
     evals = folder / EVALS / f"{trained['step']}.json"
     evaluated_before = evals.is_file()

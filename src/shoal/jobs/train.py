@@ -15,7 +15,7 @@ from shoal.data.mix import Mix, Shape, mixture
 from shoal.data.order import Order, Phase
 from shoal.jobs.devices import Devices, devices_of
 from shoal.jobs.evaluate import EVALS, evaluator
-from shoal.jobs.prepare import Prepared, prepare
+from shoal.jobs.prepare import Prepared, prepare, prepared_for
 from shoal.jobs.processes import Processes, start_processes
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import RUN, begin, new_environment, run_folder
@@ -67,9 +67,7 @@ def train(
 def _prepared(config: Config, processes: Processes, progress: Progress) -> Prepared:
     """Prepare the corpus in one process; the others find it made."""
     made: list[Prepared] = []
-    processes.from_leader(
-        lambda: made.append(prepare(config.data.corpus, home(), progress)), _PATIENCE_S
-    )
+    processes.from_leader(lambda: made.append(prepared_for(config, progress)), _PATIENCE_S)
     return made[0] if made else prepare(config.data.corpus, home(), progress)
 
 

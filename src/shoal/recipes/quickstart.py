@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shoal.data.settings import MixConfig
+from shoal.data.settings import CellsConfig, MixConfig, TopicsConfig
 from shoal.model.config import ModelConfig
 from shoal.optim.config import OptimizerConfig
 from shoal.recipes.corpus import quickstart_corpus
@@ -70,16 +70,7 @@ _NOTES = {
     "eval.sequence_tokens": "ours: the training sequence",
 }
 
-MIXTURE = (
-    ("owt", 0.18, 0.18),
-    ("wikipedia", 0.16, 0.16),
-    ("shakespeare", 0.16, 0.16),
-    ("django-docs", 0.16, 0.16),
-    ("django-code", 0.12, 0.12),
-    ("sympy-code", 0.08, 0.08),
-    ("sympy-docs", 0.08, 0.08),
-    ("ballots", 0.06, 0.06),
-)
+CELLS = CellsConfig(by="topic_quality", topics=TopicsConfig(num_topics=40, min_share=0.01))
 
 
 def quickstart() -> Config:
@@ -106,9 +97,11 @@ def quickstart() -> Config:
         ),
         optimizer=OptimizerConfig(muon_lr=0.03, adam_lr=0.03 * 3 / 13),
         data=DataConfig(
-            corpus=replace(quickstart_corpus(), unit_tokens=256),
-            mix=MixConfig(rule="table", table=MIXTURE, cooldown_share=0.0),
-            table_lanes=250,
+            corpus=replace(quickstart_corpus(), cells=CELLS, unit_tokens=256),
+            mix=MixConfig(
+                rule="heuristic", size_exponent=0.5, quality_ratio=1.1, cooldown_ratio=1.5
+            ),
+            table_lanes=752,
         ),
         train=TrainConfig(
             num_steps=940,

@@ -7,7 +7,7 @@ from typing import Literal
 from shoal.arrays.config import MeshConfig
 from shoal.core.config import identity, numerics, placement
 from shoal.data.config import CorpusConfig
-from shoal.data.settings import MixConfig
+from shoal.data.settings import Benchmark, MixConfig
 from shoal.model.config import ModelConfig
 from shoal.moe.config import MoEConfig
 from shoal.optim.config import OptimizerConfig
@@ -66,7 +66,11 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """Held-out evaluation and samples; every token is scored in windows of `sequence_tokens`."""
+    """Held-out evaluation and samples; every token is scored in windows of `sequence_tokens`.
+
+    `benchmarks` are further items that the model will be judged by: training refuses a corpus that
+    was not held against them (`data.benchmarks`).
+    """
 
     sequence_tokens: int = identity()
     batch_sequences: int = placement(16)
@@ -74,6 +78,7 @@ class EvalConfig:
     sample_tokens: int = placement(96)
     sample_prompts: tuple[str, ...] = placement(())
     sample_temperature: float = placement(0.8)
+    benchmarks: tuple[Benchmark, ...] = placement(())
 
     def __post_init__(self) -> None:
         if self.batch_sequences < 1:
