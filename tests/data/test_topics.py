@@ -95,7 +95,7 @@ def test_the_model_is_the_same_again(fitted, corpus, tmp_path):
     split, model, _ = fitted
     other = tmp_path / "again"
     other.mkdir()
-    texts, sizes = stage._sample(corpus, split, 20_000)
+    texts, sizes = stage._sample(corpus, split, corpus.cells.topics)
     stage._fit(other, corpus.cells.topics, texts, sizes)
     with np.load(model.path / stage.MODEL) as one, np.load(other / stage.MODEL) as two:
         for name in one.files:
@@ -134,3 +134,13 @@ def test_weights_are_log_counts_times_idf_of_unit_length(monkeypatch):
 def test_topics_json_says_what_the_facts_say(fitted):
     _, model, _ = fitted
     assert json.loads((model.path / stage.TOPICS).read_text()) == model.facts["topics"]
+
+
+@pytest.mark.parametrize("weight", ["bytes", "documents"])
+def test_the_sample_stands_for_all_text_or_all_documents(corpus, weight):
+    split = Texts()
+    config = replace(corpus.cells.topics, weight=weight, sample_documents=30)
+    texts, stands = stage._sample(corpus, split, config)
+    assert 30 <= len(texts) == len(stands) <= 33
+    total = sum(sum(split.sizes(f).values()) for f in FIELDS) if weight == "bytes" else 120
+    assert stands.sum() == pytest.approx(total)

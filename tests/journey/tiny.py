@@ -10,6 +10,7 @@ from pathlib import Path
 
 from shoal.data.config import TokenizerConfig
 from shoal.data.local import local_corpus
+from shoal.data.settings import CellsConfig, TopicsConfig
 from shoal.model.config import ModelConfig
 from shoal.optim.config import OptimizerConfig
 from shoal.train.config import Config, DataConfig, EvalConfig, TrainConfig
@@ -84,3 +85,13 @@ def tiny() -> Config:
         ),
         notes={},
     )
+
+
+def topical() -> Config:
+    """Return the same over cells of topic and quality, so that every stage has work."""
+    config = tiny()
+    topics = TopicsConfig(dimensions=8, centroids=12, num_topics=3, min_share=0.1)
+    corpus = replace(
+        config.data.corpus, cells=CellsConfig(by="topic_quality", topics=topics), unit_tokens=64
+    )
+    return replace(config, data=replace(config.data, corpus=corpus))

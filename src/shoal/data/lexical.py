@@ -1,8 +1,8 @@
 """Lexical embeddings: weighted word counts, projected on the directions in which they differ most.
 
 A word is one of `data.ngrams`. The vocabulary is the words that stand in at least `MIN_DOCUMENTS`
-and at most `MAX_SHARE` of the sampled documents, the most frequent first, words without a letter
-left out. A document is log(1 + count) x idf of its words, scaled to unit length, projected on the
+and at most `MAX_SHARE` of the sampled documents (in any number of fewer than `FEW_DOCUMENTS`), the
+most frequent first, words without a letter left out. A document is log(1 + count) x idf of its words, scaled to unit length, projected on the
 singular vectors of the sample, and scaled again; one without a known word is the zero vector.
 
 Letters: N documents, V words of the vocabulary, E dimensions.
@@ -23,6 +23,7 @@ from shoal.data.scan import LETTER, Scan, scan
 
 MIN_DOCUMENTS = 3
 MAX_SHARE = 0.2
+FEW_DOCUMENTS = 100
 MAX_WORDS = 20_000
 POWER_ITERATIONS = 4
 BATCH_DOCUMENTS = 512
@@ -111,7 +112,7 @@ def _vocabulary(
             if word not in spelled:
                 spelled[word] = _spelled(found.text(place, place))
     hashes, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *seen]), return_counts=True)
-    most = max(MIN_DOCUMENTS, int(MAX_SHARE * len(texts)))
+    most = len(texts) if len(texts) < FEW_DOCUMENTS else int(MAX_SHARE * len(texts))
     usable = (counts >= MIN_DOCUMENTS) & (counts <= most)
     hashes, counts = hashes[usable], counts[usable]
     best = np.sort(np.lexsort([hashes, -counts])[:MAX_WORDS])

@@ -114,6 +114,7 @@ class TopicsConfig:
     Attributes:
         embedding: `lexical` (TF-IDF and SVD), `onnx` (a sentence model at `model`) or `endpoint`
             (an OpenAI-compatible server at the URL `model`, its model named `model_name`).
+        weight: what topics are balanced by; by `documents` long books do not become many topics.
         min_share: of the weight, in every topic at least.
     """
 
@@ -124,6 +125,7 @@ class TopicsConfig:
     sample_documents: int = identity(20_000)
     centroids: int = identity(1_000)
     num_topics: int = identity(40)
+    weight: Literal["bytes", "documents"] = identity("bytes")
     min_share: float = identity(0.01)
     seed: int = identity(42)
 

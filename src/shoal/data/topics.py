@@ -2,7 +2,7 @@
 
 Stage `topic_model` is fitted on a sample of training documents, of every source in proportion to
 its text, the first in id order (ids are hashes of the text). Embeddings (`data.embed`) are gathered
-around many centroids, and these into topics (`data.grouping`), by weight of text. Files:
+around many centroids, and these into topics (`data.grouping`), balanced by weight. Files:
   model.npz    hashes uint64[V], idf float32[V], directions float32[E, V]: of the words;
                centroids float32[K, E]; topic int64[K]: the topic of each centroid
   words.json   the words of the vocabulary
@@ -65,7 +65,7 @@ def topic_model(
     config = corpus.cells.topics
 
     def make(folder: Path) -> dict[str, Any]:
-        texts, sizes = _sample(corpus, split, config.sample_documents)
+        texts, sizes = _sample(corpus, split, config)
         with progress.task("topics", len(texts), "documents") as task:
             facts = _fit(folder, config, texts, sizes)
             task.advance(len(texts))
@@ -142,8 +142,10 @@ def _model_input(config: TopicsConfig) -> dict[str, str]:
     return {"embedding": digest} if digest else {}
 
 
-def _sample(corpus: CorpusConfig, split: Split, count: int) -> tuple[list[str], np.ndarray]:
-    """Texts of the sample, and how much text each stands for."""
+def _sample(
+    corpus: CorpusConfig, split: Split, config: TopicsConfig
+) -> tuple[list[str], np.ndarray]:
+    """Texts of the sample, and how many bytes or documents each stands for."""
     from shoal.data.embed import shorten
 
     sizes = {source.name: split.sizes(source.name) for source in corpus.training}
@@ -152,7 +154,7 @@ def _sample(corpus: CorpusConfig, split: Split, count: int) -> tuple[list[str], 
     weights: list[float] = []
     for name, found in sizes.items():
         held = sum(found.values())
-        wanted = min(len(found), -(-count * held // max(1, total)))
+        wanted = min(len(found), -(-config.sample_documents * held // max(1, total)))
         taken = 0
         for batch in split.batches(name, ["text"]) if wanted else ():
             new = batch["text"].slice(0, wanted - taken).to_pylist()
@@ -161,6 +163,8 @@ def _sample(corpus: CorpusConfig, split: Split, count: int) -> tuple[list[str], 
             if taken == wanted:
                 break
         own = np.fromiter(list(found.values())[:wanted], np.float64)
+        if config.weight == "documents":
+            own, held = np.ones(wanted), len(found)
         weights += (own * (held / max(1.0, own.sum()))).tolist()
     return texts, np.array(weights)
 

@@ -70,7 +70,7 @@ _NOTES = {
     "eval.sequence_tokens": "ours: the training sequence",
 }
 
-CELLS = CellsConfig(by="topic_quality", topics=TopicsConfig(num_topics=40, min_share=0.01))
+CELLS = CellsConfig(by="topic_quality", topics=TopicsConfig(weight="documents"))
 
 
 def quickstart() -> Config:
@@ -99,7 +99,7 @@ def quickstart() -> Config:
         data=DataConfig(
             corpus=replace(quickstart_corpus(), cells=CELLS, unit_tokens=256),
             mix=MixConfig(
-                rule="heuristic", size_exponent=0.5, quality_ratio=1.1, cooldown_ratio=1.5
+                rule="heuristic", size_exponent=0.3, quality_ratio=1.1, cooldown_ratio=1.5
             ),
             table_lanes=752,
         ),
