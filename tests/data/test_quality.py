@@ -238,6 +238,16 @@ def test_one_document_gets_the_same_score_in_any_company(tmp_path: Path, corpus:
     assert np.array_equal(fitted.scores(texts[::-1], "prose"), together[::-1])
 
 
+def test_a_text_of_few_words_scores_no_more_than_its_share(tmp_path: Path, corpus: CorpusConfig):
+    fitted = load_student(quality_model(tmp_path, corpus, _split(), INPUTS, Silent()).path)
+    few = ["", "the", "the prose1 of prose2 and", " ".join(["the prose1 of prose2 and"] * 4)]
+    assert student.fullness(fitted.features.of(few)) == pytest.approx([0, 1 / 20, 5 / 20, 1])
+    scores = fitted.scores(few, "prose")
+    assert scores[0] == 0
+    assert scores[1] <= 1 / 20
+    assert 0 < scores[2] <= 5 / 20
+
+
 def test_labels_without_sense_are_not_learned():
     texts = [planted("prose", n)[0] for n in range(200)]
     drawn = random.Random(1)

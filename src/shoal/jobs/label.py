@@ -90,7 +90,12 @@ def facts(labels: list[Label]) -> dict[str, Any]:
 
 def _items(corpus: Corpus, count: int) -> Iterator[Item]:
     """The sample with its controls: every so many documents, one of them also damaged."""
-    gone = {(row["source"], row["source_id"]) for stage in ORDER for row in removals(corpus, stage)}
+    # Held-out documents are named by their id alone.
+    gone = {
+        (row["source"], row["source_id"] or row["id"])
+        for stage in ORDER
+        for row in removals(corpus, stage)
+    }
     damages = cycle(DAMAGES)
     due = 0.0
     for identity, text in _sample(corpus, count, gone):
@@ -128,7 +133,7 @@ def _smallest(corpus: Corpus, source: str, count: int, gone: set[tuple[str, str]
         for identity, place in zip(
             batch["id"].to_pylist(), batch["source_id"].to_pylist(), strict=True
         )
-        if (source, place) not in gone
+        if (source, place) not in gone and (source, identity) not in gone
     }
     keyed = ((xxhash.xxh3_64_intdigest(one.encode(), seed=SAMPLE_SEED), one) for one in ids)
     return [one for _, one in heapq.nsmallest(count, keyed)]
