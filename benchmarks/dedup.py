@@ -96,6 +96,15 @@ def cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
+def peak_gb() -> float:
+    """Return the most memory that this program has held.
+
+    `ru_maxrss` counts what the parent held when it started this process.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024 / 1e9
+
+
 def shoal(folder: Path) -> dict[str, Any]:
     """Run the stage; return CPU-seconds after the first stage, and what was removed."""
     import shutil
@@ -209,11 +218,7 @@ def main() -> None:
     folder = args.folder.absolute()
     if args.only:
         found = {"shoal": shoal, "datatrove": datatrove}[args.only](folder)
-        peak = max(
-            resource.getrusage(who).ru_maxrss
-            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        print(json.dumps({**found, "whole_s": cpu_s(), "peak_gb": peak * 1024 / 1e9}))
+        print(json.dumps({**found, "whole_s": cpu_s(), "peak_gb": peak_gb()}))
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     tools = {"shoal": sys.executable}

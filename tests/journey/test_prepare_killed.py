@@ -40,7 +40,7 @@ def contents(home):
 
 @pytest.mark.slow
 def test_killed_at_every_artifact_it_ends_with_the_same_files(tmp_path):
-    text = write_text(tmp_path / "text", num_files=130, file_bytes=900)
+    text = write_text(tmp_path / "text", num_files=90, file_bytes=900)
     straight = environment(tmp_path / "straight", text=text)
     assert result_of(shoal("prepare", RECIPE, "--json", seen=straight))["cells"]
     expected = contents(tmp_path / "straight")

@@ -166,6 +166,32 @@ def _count(hashes: Any, begins: Any, ends: Any, first: Any, last: Any, counts: A
 
 @kernel
 @no_type_check
+def _wanted(
+    hashes: Any,
+    begins: Any,
+    ends: Any,
+    first: Any,
+    last: Any,
+    exempt: Any,
+    share: Any,
+    counts: Any,
+    chosen: Any,
+) -> Any:
+    """Marks the places of the table that some member's rare n-grams will be looked up at."""
+    wanted = np.zeros(len(counts), np.uint8)
+    mask = np.uint64(len(counts) - 1)
+    for member in range(first, last):
+        count = ends[member] - begins[member]
+        if count and not exempt[member]:
+            number = count - _needed(count, share) + 1
+            _rare(hashes, begins[member], ends[member], counts, number, chosen)
+            for n in range(number):
+                wanted[hashes[chosen[n]] & mask] = 1
+    return wanted
+
+
+@kernel
+@no_type_check
 def _search_group(
     hashes: Any,
     begins: Any,
@@ -183,14 +209,7 @@ def _search_group(
     counts = np.zeros(size, np.uint32)
     longest = _count(hashes, begins, ends, first, last, counts)
     chosen = np.empty(longest, np.int64)
-    wanted = np.zeros(size, np.uint8)
-    for member in range(first, last):
-        count = ends[member] - begins[member]
-        if count and not exempt[member]:
-            number = count - _needed(count, share) + 1
-            _rare(hashes, begins[member], ends[member], counts, number, chosen)
-            for n in range(number):
-                wanted[hashes[chosen[n]] & mask] = 1
+    wanted = _wanted(hashes, begins, ends, first, last, exempt, share, counts, chosen)
     # Chains of kept members, one for each place of the table.
     heads = np.full(size, -1, np.int64)
     members = np.empty(1024, np.int64)

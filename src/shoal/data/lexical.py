@@ -2,8 +2,9 @@
 
 A word is one of `data.ngrams`. The vocabulary is the words that stand in at least `MIN_DOCUMENTS`
 and at most `MAX_SHARE` of the sampled documents (in any number of fewer than `FEW_DOCUMENTS`), the
-most frequent first, words without a letter left out. A document is log(1 + count) x idf of its words, scaled to unit length, projected on the
-singular vectors of the sample, and scaled again; one without a known word is the zero vector.
+most frequent first, words without a letter left out. A document is log(1 + count) x idf of its
+words, scaled to unit length, projected on the singular vectors of the sample, and scaled again; one
+without a known word is the zero vector.
 
 Letters: N documents, V words of the vocabulary, E dimensions.
 """

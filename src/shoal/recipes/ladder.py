@@ -117,6 +117,7 @@ _COMMON_NOTES: Mapping[str, str] = {
     "mesh.*": "published: issue #8435, experts over the 64 GPUs of a rack, racks as replicas",
     "eval.sequence_tokens": "published: issue #8435, the forecast's metric is at 4,096 tokens",
     "eval.sample_tokens": _CADENCE,
+    "eval.benchmarks": "ours: none beside the corpus' own sets",
     "eval.sample_prompts": _CADENCE,
     "eval.sample_temperature": _CADENCE,
 }
