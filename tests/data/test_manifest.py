@@ -64,13 +64,17 @@ def test_every_source_has_a_card_and_counts_that_add_up(tmp_path: Path, tiny: Co
         *["source"] * 3,
         "documents",
         "duplicates",
+        "near",
         "heldout",
+        "benchmarks",
+        "contamination",
         "tokenizer",
         "tokens",
     ]
     by_name = {source["name"]: source for source in facts["sources"]}
     for source in facts["sources"]:
-        dropped = source["duplicates"] + source["overlap_dropped"]
+        dropped = source["duplicates"] + source["near_duplicates"] + source["overlap_dropped"]
+        dropped += source["contaminated_dropped"]
         left = source["heldout_documents"] + source["training_documents"]
         assert source["documents"] == dropped + left
         assert source["revision"].startswith("sha256:")
