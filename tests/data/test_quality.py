@@ -259,14 +259,14 @@ def test_labels_without_sense_are_not_learned():
 
 
 def test_a_copy_of_a_text_is_never_scored_by_a_line_that_saw_it():
-    """Held-out scores of noise stay noise though each document is there twice."""
-    texts = [planted("prose", n)[0] for n in range(100)]
+    """Held-out scores of noise stay noise though each document is there three times."""
+    texts = [planted("prose", n)[0] for n in range(45)]
     drawn = random.Random(2)
     scores = [drawn.random() for _ in texts]
     ids = [document_id(text) for text in texts]
-    examples = student.labelled(texts * 2, ["prose"] * 200, ids * 2, scores * 2)
+    examples = student.labelled(texts * 3, ["prose"] * 135, ids * 3, scores * 3)
     told = student.fit(examples, _features(texts), 0)[2]
-    assert abs(told["rank_correlation"]) < 0.25
+    assert told["rank_correlation"] < 0.15  # 0.33 if copies stand in several folds
 
 
 def _features(texts: list[str]) -> student.Features:
