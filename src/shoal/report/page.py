@@ -6,10 +6,7 @@ It reads records only, so it is the same for a run in progress, a finished one a
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +15,7 @@ import shoal
 from shoal.core.files import write_atomic
 from shoal.report import evaluation, origins, training
 from shoal.report.folder import RunFolder, at, read
+from shoal.report.frame import frame
 from shoal.report.markup import (
     Html,
     compact,
@@ -46,6 +44,7 @@ _SECTIONS: tuple[tuple[str, str, Callable[[RunFolder], Html]], ...] = (
 )
 
 _NO_DATA = ("no data", "")
+_FOOT = f"Made by Shoal {shoal.__version__} from the run's own records."
 
 
 def render(folder: Path) -> str:
@@ -66,42 +65,8 @@ def write(folder: Path) -> Path:
 
 def document(run: RunFolder) -> str:
     """The page of records that were read before."""
-    style, script = _asset("page.css"), _asset("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("meta", name="referrer", content="no-referrer"),
-        el("title", f"{_name(run)} · Shoal run report"),
-        el("link", rel="icon", href="data:,"),
-        el("style", Html(style)),
-    )
-    sections = [
-        el("section", el("h2", title), section(run), id=name) for name, title, section in _SECTIONS
-    ]
-    links = [el("li", el("a", title, href=f"#{name}")) for name, title, _ in _SECTIONS]
-    body = el(
-        "body",
-        el("a", "Skip to the content", href="#main", class_="skip"),
-        el("nav", el("ol", links), aria_label="Sections"),
-        el("main", _header(run), sections, _footer(), id="main"),
-        el("script", Html(script)),
-    )
-    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
-
-
-def _asset(name: str) -> str:
-    return files("shoal.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    sections = [(name, title, section(run)) for name, title, section in _SECTIONS]
+    return frame(f"{_name(run)} · Shoal run report", _header(run), sections, _FOOT)
 
 
 def _name(run: RunFolder) -> str:
@@ -245,7 +210,3 @@ def _machine(run: RunFolder) -> tuple[str, str]:
         return _NO_DATA
     shown = f"{plain(cores)} cores" if cores is not None else known.pop(0)
     return shown, ", ".join(known)
-
-
-def _footer() -> Html:
-    return el("footer", el("p", f"Made by Shoal {shoal.__version__} from the run's own records."))
