@@ -89,7 +89,12 @@ def test_the_result_is_json_and_its_text_and_page_tell_the_same(corpus: Path, tm
         assert said in told
         assert said in page
     assert "PROBLEM" not in told
-    assert Path(audit("small")["report"]) == home() / "audits" / f"{REF}.html"
+    made = audit("small")
+    assert Path(made["report"]) == home() / "audits" / f"{REF}.html"
+    rows = Path(made["provenance"]).read_text().splitlines()
+    assert len(rows) == 1 + len(made["sources"])
+    described = json.loads(Path(made["croissant"]).read_text())
+    assert described["citeAs"] == f"Shoal corpus {REF}"
 
 
 def test_samples_do_not_depend_on_the_order_of_rows(corpus: Path):

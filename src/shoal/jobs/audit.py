@@ -3,10 +3,12 @@
 Result: `sources` (cards and counts), `licenses` (sums per license), `flow` (documents of training
 sources into and out of every stage), `removals` (per stage and rule: documents, by source, samples
 with evidence, keeper and the beginning of the text), `problems` (counts that do not add up), and
-`report`, the page. Everything is counted in the tables; nothing in them is taken from run time.
+`report`, `provenance` and `croissant`, the files. Everything is counted in the tables; nothing in
+them is taken from run time.
 """
 
 import heapq
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,8 +17,9 @@ from typing import Any
 
 import xxhash
 
-from shoal.core.files import home
+from shoal.core.files import home, write_atomic
 from shoal.data import table
+from shoal.data.provenance import croissant, provenance_csv
 from shoal.jobs.corpora import (
     CUT,
     HELD_OUT,
@@ -45,19 +48,26 @@ class _Rule:
 
 
 def audit(corpus: str, out: Path | None = None) -> dict[str, Any]:
-    """Audit a corpus and write its page.
+    """Audit a corpus, write its page and, beside it, its provenance as CSV and as Croissant.
 
     Args:
         corpus: a path, NAME@HASH12 or NAME.
-        out: where the page goes; SHOAL_HOME/audits/NAME@HASH12.html by default.
+        out: where the page goes; SHOAL_HOME/audits/NAME@HASH12.html by default. The others have its
+            name with `.csv` and `.croissant.json`.
 
     Raises:
         ValueError: there is no such corpus, or one of its stages is gone.
     """
-    result = facts(find_corpus(corpus))
+    found = find_corpus(corpus)
+    result = facts(found)
     path = out or home() / "audits" / f"{result['corpus']}.html"
     write(result, path)
-    return {**result, "report": str(path)}
+    told = {"corpus": found.ref, **found.content}
+    table_path, croissant_path = path.with_suffix(".csv"), path.with_suffix(".croissant.json")
+    write_atomic(table_path, provenance_csv(told))
+    write_atomic(croissant_path, json.dumps(croissant(told), indent=1, ensure_ascii=False) + "\n")
+    files = {"report": path, "provenance": table_path, "croissant": croissant_path}
+    return {**result, **{name: str(file) for name, file in files.items()}}
 
 
 def facts(corpus: Corpus) -> dict[str, Any]:
@@ -103,7 +113,7 @@ def render(result: dict[str, Any]) -> str:
     if not result["problems"]:
         lines.append("the counts of all stages add up")
     if "report" in result:
-        lines.append(f"page: {result['report']}")
+        lines += [f"{name}: {result[name]}" for name in ("report", "provenance", "croissant")]
     return "\n".join(lines)
 
 
