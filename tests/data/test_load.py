@@ -293,3 +293,37 @@ def test_a_token_outside_the_vocabulary_is_refused_by_file_and_unit(tmp_path, dt
 
     with pytest.raises(ValueError, match=r"law.bin: unit 1 holds token id .* vocabulary has 4096"):
         read_all()
+
+
+def test_a_thinned_store_reads_its_units_only_and_spreads_them_over_the_cell(store):
+    thin = store.thinned({"web": 4, "code": 5, "law": 1, "tiny": 0})
+    order = plan(thin)
+    seen = {cell: set() for cell in thin.units}
+    for step in range(40):
+        batch = batch_at(thin, order, step)
+        found = order.locate_step(step)
+        for row, cell in enumerate(found.cell.tolist()):
+            name = found.cells[cell]
+            stream = store.streams[name]
+            place = (
+                int(np.flatnonzero(stream == batch.targets[row, -1])[0])
+                if (batch.targets[row, -1] != EOS)
+                else None
+            )
+            if place is not None:
+                seen[name].add(place // UNIT)
+    assert seen == {"web": {0, 2, 5, 8}, "code": {0, 1, 2, 3, 4}, "law": {0}, "tiny": set()}
+
+
+def test_a_store_thinned_to_all_of_it_gives_the_same_batches(store):
+    whole, order = store.thinned(store.units), plan(store)
+    for step in range(12):
+        for one, two in zip(
+            batch_at(store, order, step), batch_at(whole, order, step), strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+    rows = slice(2, 5)
+    thin = store.thinned({"web": 3, "code": 2, "law": 2, "tiny": 0})
+    order = plan(thin)
+    part, all_rows = batch_at(thin, order, 3, rows), batch_at(thin, order, 3)
+    np.testing.assert_array_equal(part.inputs, all_rows.inputs[rows])

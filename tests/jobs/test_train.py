@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from shoal.data.load import TokenStore
 from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import read_config
-from shoal.jobs.train import order_of
+from shoal.jobs.train import mix_of, order_of, store_of
 from shoal.train import checkpoint, loop
 from shoal.train.digest import digest as digest_of
 
@@ -185,6 +186,22 @@ def test_without_a_mixture_cells_weigh_what_they_hold(copied):
     assert dict(phase.weights) == {"text": config.data.table_lanes}
     # Twelve steps see more than one epoch.
     assert 12 * config.train.tokens_per_step < store.units["text"] * store.unit_tokens
+
+
+def test_a_run_that_simulates_a_larger_one_repeats_its_cells_as_often(copied):
+    run = copied()
+    config = resolve(RECIPE)
+    prepared = prepare(config.data.corpus, run.parents[1], Silent())
+    budget = config.train.num_steps * config.train.tokens_per_step
+    held = TokenStore.open(prepared.store).units["text"]
+    larger = replace(config, data=replace(config.data, simulated_tokens=4 * budget))
+    store = store_of(larger, prepared.store)
+    assert store.units["text"] == held // 4
+    whole = mix_of(config, TokenStore.open(prepared.store)).epochs["text"][0]
+    assert mix_of(larger, store).epochs["text"][0] == pytest.approx(whole * held / (held // 4))
+    smaller = replace(config, data=replace(config.data, simulated_tokens=budget - 1))
+    with pytest.raises(ValueError, match="simulate a run that is at least as long"):
+        store_of(smaller, prepared.store)
 
 
 # --- between the parts ----------------------------------------------------------------------------

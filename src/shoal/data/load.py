@@ -7,14 +7,15 @@ each followed by EOS. Its last `tail_tokens`, less than a unit, are never read.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from jaxtyping import Float32, Int32, Integer
+from jaxtyping import Float32, Int32, Int64, Integer
 
 from shoal.core.files import read_limited
+from shoal.data.mix import spread
 from shoal.data.order import Order
 
 STORE = "store.json"
@@ -35,7 +36,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStore:
-    """Memory maps of every cell's stream; `units` is what an `Order` needs."""
+    """Memory maps of every cell's stream; `units` is what an `Order` needs.
+
+    Attributes:
+        kept: cell -> the units that stand in for all of it; a cell that is not there has all.
+    """
 
     folder: Path
     eos: int
@@ -43,6 +48,7 @@ class TokenStore:
     unit_tokens: int
     units: Mapping[str, int]
     streams: Mapping[str, Integer[np.ndarray, "_"]]
+    kept: Mapping[str, Int64[np.ndarray, "_"]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path) -> "TokenStore":
@@ -79,6 +85,12 @@ class TokenStore:
             streams={cell: _map(folder, cell, size, dtype) for cell, size in sizes.items()},
         )
 
+    def thinned(self, units: Mapping[str, int]) -> "TokenStore":
+        """The same store with so many units of each cell, spread evenly over it."""
+        assert all(0 <= units[cell] <= held for cell, held in self.units.items())
+        kept = {cell: spread(units[cell], held) for cell, held in self.units.items()}
+        return replace(self, units=dict(units), kept=kept)
+
 
 def _map(
     folder: Path, cell: str, num_tokens: int, dtype: np.dtype[Any]
@@ -108,7 +120,11 @@ def batch_at(store: TokenStore, order: Order, step: int, rows: slice = slice(Non
     assert order.unit_tokens == store.unit_tokens, "the order was built for another store"
     found = order.locate_step(step)
     size = order.phase(step).sequence_tokens
-    starts = (found.unit * order.unit_tokens + found.slice * size)[rows]
+    units = [
+        store.kept[found.cells[cell]][unit] if found.cells[cell] in store.kept else unit
+        for cell, unit in zip(found.cell[rows].tolist(), found.unit[rows].tolist(), strict=True)
+    ]
+    starts = np.asarray(units, np.int64) * order.unit_tokens + found.slice * size
     block = np.empty((len(starts), size + 1), np.int32)
     cells = found.cell[rows].tolist()
     for row, (cell, start) in enumerate(zip(cells, starts.tolist(), strict=True)):

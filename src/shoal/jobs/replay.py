@@ -20,7 +20,7 @@ from shoal.jobs.prepare import prepare
 from shoal.jobs.resolve import overridden
 from shoal.jobs.runs import check_corpus, find_run, read_config, restored
 from shoal.jobs.runtime import start_jax
-from shoal.jobs.train import order_of
+from shoal.jobs.train import order_of, store_of
 from shoal.train.checks import check
 from shoal.train.config import Config
 from shoal.train.cutover import Arm
@@ -86,7 +86,7 @@ def prepare_replay(run: str, overrides: Sequence[str], step: int | None, num_ste
     start_jax(home())
     prepared = prepare(before.data.corpus, home(), progress)
     check_corpus(folder, prepared)
-    store = TokenStore.open(prepared.store)
+    store = store_of(before, prepared.store)
     checkpoint.manifest_of(folder, at)
     old, new = (_side(config, store) for config in (before, after))
     return Replay(

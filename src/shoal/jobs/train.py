@@ -11,7 +11,7 @@ from shoal.core.files import folder_lock, home, sha256_file
 from shoal.core.progress import Progress, Silent, progress_for
 from shoal.core.record import Record, Spectator, read_events, verify_link
 from shoal.data.load import TokenStore, batch_at
-from shoal.data.mix import Mix, Shape, mixture
+from shoal.data.mix import Mix, Shape, mixture, simulated
 from shoal.data.order import Order, Phase
 from shoal.jobs.devices import Devices, devices_of
 from shoal.jobs.evaluate import EVALS, evaluator
@@ -71,6 +71,21 @@ def _prepared(config: Config, processes: Processes, progress: Progress) -> Prepa
     return made[0] if made else prepare(config.data.corpus, home(), progress)
 
 
+def store_of(config: Config, folder: Path) -> TokenStore:
+    """Open the token store of a run, with the units that it may read.
+
+    Raises:
+        ValueError: as `TokenStore.open`, or the run is larger than the one that it simulates.
+    """
+    store, target = TokenStore.open(folder), config.data.simulated_tokens
+    if not target:
+        return store
+    held = {cell: units * store.unit_tokens for cell, units in store.units.items()}
+    budget = config.train.num_steps * config.train.tokens_per_step
+    limits = simulated(held, budget, target, store.unit_tokens)
+    return store.thinned({cell: tokens // store.unit_tokens for cell, tokens in limits.items()})
+
+
 def mix_of(config: Config, store: TokenStore) -> Mix:
     """Return the mixture of a run, and how often each cell is read."""
     shape = Shape(
@@ -121,7 +136,7 @@ def train_config(
     """
     together = Processes(0, 1, "one process") if processes is None else processes
     devices = devices_of(config)
-    store = TokenStore.open(prepared.store)
+    store = store_of(config, prepared.store)
     order = order_of(config, store)
     with ExitStack() as stack:
         opened: list[Record] = []

@@ -97,6 +97,7 @@ _COMMON_NOTES: Mapping[str, str] = {
     "data.mix.*": _STAND_IN,
     "data.table_lanes": "ours: shares to about 0.1 %",
     "data.seed": "ours: 0, as train.seed",
+    "data.simulated_tokens": "ours: the stand-in corpus is read as it is",
     "train.sequence_tokens": "published: issue #8435",
     "train.seed": "published: the run's recipe",
     "train.accumulation": _SPEED,

@@ -54,6 +54,7 @@ _NOTES = {
     "data.mix.*": "ours: near the sources' breadth, not their sizes",
     "data.table_lanes": "ours: shares to about 0.4 %",
     "data.seed": "ours",
+    "data.simulated_tokens": "ours: it stands for no larger run",
     "train.*": _SIZE,
     "train.checkpoint_every_steps": _CADENCE,
     "train.checkpoint_every_s": _CADENCE,

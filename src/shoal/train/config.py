@@ -15,12 +15,21 @@ from shoal.optim.config import OptimizerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which corpus, in which proportions (`data.mix`), in which order."""
+    """Which corpus, in which proportions (`data.mix`), in which order.
+
+    `simulated_tokens` are those of a larger run: each cell is cut to this run's share of them, so
+    that it is repeated as often as the larger run would repeat it; 0 leaves the cells whole.
+    """
 
     corpus: CorpusConfig = identity()
     mix: MixConfig = identity(MixConfig(cooldown_share=0.0, max_epochs=0.0))
     table_lanes: int = identity(1024)
     seed: int = identity(0)
+    simulated_tokens: int = identity(0)
+
+    def __post_init__(self) -> None:
+        if self.simulated_tokens < 0:
+            raise ValueError(f"data.simulated_tokens={self.simulated_tokens}: use 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
