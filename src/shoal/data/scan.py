@@ -11,12 +11,12 @@ import functools
 from dataclasses import dataclass
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int64, UInt8, UInt32, UInt64
 
+from shoal.data.kernel import kernel
 from shoal.data.ngrams import LOWER, NOT_WORD, WHITE
 
 DROPPED, SPACE = 0, 1
@@ -171,10 +171,10 @@ def _next_code(data: Any, place: Any) -> Any:
     return high | (third << np.uint32(6)) | fourth, place + 4
 
 
-_next_code = numba.njit(cache=True, inline="always")(_next_code)
+_next_code = kernel(_next_code, inline="always")
 
 
-@numba.njit(cache=True)
+@kernel
 @no_type_check
 def _scan(
     data: Any,
@@ -234,7 +234,7 @@ def _scan(
     return found
 
 
-@numba.njit(cache=True)
+@kernel
 @no_type_check
 def _same_word(a: Any, a_begin: Any, a_end: Any, b: Any, b_begin: Any, b_end: Any, table: Any):  # noqa: ANN202
     """Whether two words have the same characters once normalized."""
@@ -254,7 +254,7 @@ def _same_word(a: Any, a_begin: Any, a_end: Any, b: Any, b_begin: Any, b_end: An
             return True
 
 
-@numba.njit(cache=True)
+@kernel
 @no_type_check
 def _ngrams(hashes: Any, starts: Any, length: Any, values: Any, places: Any) -> Any:
     """Fills hashes and places of n-grams; returns their number."""
@@ -275,7 +275,7 @@ def _ngrams(hashes: Any, starts: Any, length: Any, values: Any, places: Any) -> 
     return found
 
 
-@numba.njit(cache=True)
+@kernel
 @no_type_check
 def _compare(
     a: Any,
@@ -301,7 +301,7 @@ def _compare(
         result[pair] = same
 
 
-@numba.njit(cache=True)
+@kernel
 @no_type_check
 def find_ngrams(
     hashes: Any,
