@@ -258,6 +258,25 @@ def test_labels_without_sense_are_not_learned():
     assert abs(told["within_one_level"] - told["within_one_level_by_chance"]) < 0.1
 
 
+def test_what_is_held_out_gains_nothing_from_calibration():
+    """Of dice labels the mean is not above zero; pooled calibrated scores would give 0.09."""
+    kinds = [kind for kind in KINDS for _ in range(50)]
+    texts = [planted(kind, n)[0] for n, kind in enumerate(kinds)]
+    ids = [document_id(text) for text in texts]
+    drawn = random.Random(5)
+    features = _features(texts)
+    told = [
+        student.fit(
+            student.labelled(texts, kinds, ids, [drawn.random() for _ in texts]), features, 0
+        )[2]
+        for _ in range(6)
+    ]
+    for name in ("rank_correlation", "rank_correlation_of_scores"):
+        assert sum(one[name] for one in told) / 6 < 0.02
+    gain = [one["within_one_level"] - one["within_one_level_by_chance"] for one in told]
+    assert sum(gain) / 6 < 0.04
+
+
 def test_a_copy_of_a_text_is_never_scored_by_a_line_that_saw_it():
     """Held-out scores of noise stay noise though each document is there three times."""
     texts = [planted("prose", n)[0] for n in range(45)]
