@@ -1,12 +1,12 @@
 """Compiled loops: `numba.njit` without the interpreter lock, kept on disk where possible."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numba
 
 
-def kernel(function: Callable[..., Any], inline: str = "never") -> Any:
+def kernel(function: Callable[..., Any], inline: Literal["never", "always"] = "never") -> Any:
     """The compiled function, so that threads run it side by side.
 
     Machine code is kept beside the module, or in the user's cache folder where an installation
