@@ -65,14 +65,6 @@ def cell_name(topic: int, level: int) -> str:
     return f"t{topic:02d}-q{level}"
 
 
-def read_name(cell: str) -> tuple[int, int] | None:
-    """(topic, level) of a cell that `cell_name` named, else None."""
-    topic, mark, level = cell.partition("-q")
-    if mark and topic[:1] == "t" and topic[1:].isdecimal() and level.isdecimal():
-        return int(topic[1:]), int(level)
-    return None
-
-
 type _Column = tuple[np.ndarray, np.ndarray]
 
 

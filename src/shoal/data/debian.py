@@ -9,9 +9,10 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.core.files import file_lock, sha256_file
+from shoal.core.files import sha256_file
 from shoal.core.progress import Progress
 from shoal.data.config import Archive, CorpusConfig
+from shoal.data.download import kept
 
 TIMEOUT_S = 900.0
 
@@ -22,30 +23,24 @@ def fetch_deb(archive: Archive, folder: Path, progress: Progress) -> Path:
     Raises:
         ValueError: apt is not there, does not have this version, or gives another file.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / archive.filename
-    with file_lock(folder / f".{archive.filename}.lock"):
-        if path.exists():
-            found = sha256_file(path)
-            if found == archive.sha256:
-                return path
-            progress.note(f"{path} is damaged (sha256 {found}); downloading it again")
-            path.unlink()
-        scratch = folder / f".{archive.filename}.part"
-        scratch.mkdir(exist_ok=True)
-        with progress.task(f"download {archive.filename}"):
-            _run(["apt-get", "download", f"{archive.package}={archive.version}"], archive, scratch)
-        (made,) = scratch.glob("*.deb")
-        found = sha256_file(made)
-        if found != archive.sha256:
-            made.unlink()
-            raise ValueError(
-                f"{archive.filename}: expected sha256 {archive.sha256}, got {found}; check apt's "
-                "sources, or pin the new file if you trust it"
-            )
-        made.replace(path)
-        scratch.rmdir()
-    return path
+    return kept(archive, folder, progress, lambda path: _download(archive, path, progress))
+
+
+def _download(archive: Archive, path: Path, progress: Progress) -> None:
+    scratch = path.with_name(f".{archive.filename}.part")
+    scratch.mkdir(exist_ok=True)
+    with progress.task(f"download {archive.filename}"):
+        _run(["apt-get", "download", f"{archive.package}={archive.version}"], archive, scratch)
+    (made,) = scratch.glob("*.deb")
+    found = sha256_file(made)
+    if found != archive.sha256:
+        made.unlink()
+        raise ValueError(
+            f"{archive.filename}: expected sha256 {archive.sha256}, got {found}; check apt's "
+            "sources, or pin the new file if you trust it"
+        )
+    made.replace(path)
+    scratch.rmdir()
 
 
 def found_now(package: str) -> Archive:

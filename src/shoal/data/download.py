@@ -12,7 +12,7 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -95,6 +95,17 @@ def fetch(archive: Archive, folder: Path, progress: Progress) -> Path:
     Raises:
         ValueError: it is not on the index, cannot be downloaded, or has another SHA-256.
     """
+    return kept(archive, folder, progress, lambda path: _download(archive, path, progress))
+
+
+def kept(
+    archive: Archive, folder: Path, progress: Progress, download: Callable[[Path], None]
+) -> Path:
+    """The archive's file in `folder`: the one that is there if it is whole, else a new one.
+
+    Args:
+        download: puts the file with the pinned SHA-256 at a path, in place of what is there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / archive.filename
     with file_lock(folder / f".{archive.filename}.lock"):
@@ -103,7 +114,7 @@ def fetch(archive: Archive, folder: Path, progress: Progress) -> Path:
             if found == archive.sha256:
                 return path
             progress.note(f"{path} is damaged (sha256 {found}); downloading it again")
-        _download(archive, path, progress)
+        download(path)
     return path
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from shoal.data import table
+from shoal.data.cells import cell_name
 from shoal.jobs.corpora import (
     CUT,
     HELD_OUT,
@@ -185,7 +186,7 @@ def _attributes(corpus: Corpus, document: CorpusRow) -> dict[str, Any]:
         rows = pq.read_table(path, filters=keys).to_pylist()
         found |= {column: rows[0][column] for column in columns if rows and column in rows[0]}
     if "topic" in found and "level" in found:
-        return {**found, "cell": f"t{found['topic']:02d}-q{found['level']}"}
+        return {**found, "cell": cell_name(found["topic"], found["level"])}
     return {**found, "cell": document["source"]}
 
 
