@@ -49,6 +49,27 @@ def corpus(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def proxies(parser: argparse.ArgumentParser) -> None:
+    """Which small runs, how many, and how far a mixture may go from the natural one."""
+    parser.add_argument(
+        "--proxy", default="", metavar="RECIPE", help="the small run; RECIPE-proxy by default"
+    )
+    for flag, default, says in (
+        ("--proxies", 32, "mixtures to try, one small run each"),
+        ("--groups", 5, "of topics; each has a low and a high stratum"),
+        ("--seeds", 3, "of the comparison with the natural mixture"),
+    ):
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=says)
+    parser.add_argument(
+        "--max-divergence",
+        type=float,
+        default=0.5,
+        metavar="NATS",
+        help="how far from the natural mixture the chosen one may be",
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where what is found goes")
+
+
 def audited(parser: argparse.ArgumentParser) -> None:
     """What is audited: a corpus, or the stages by planted text."""
     parser.add_argument(

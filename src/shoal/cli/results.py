@@ -86,6 +86,13 @@ def as_contamination(result: Result) -> str:
     return render(dict(result))
 
 
+def as_mixture(result: Result) -> str:
+    """Return what `mix` found."""
+    from shoal.jobs.mix import render
+
+    return render(result)
+
+
 def as_launch(result: Result) -> str:
     """Return the file that `launch` made, or where it is."""
     from shoal.jobs.launch import render

@@ -99,6 +99,21 @@ def _call_contamination(given: Arguments) -> Result:
     return contamination(given.corpus, given.evaluations)
 
 
+def _call_mix(given: Arguments) -> Result:
+    from shoal.jobs.mix import mix
+
+    return mix(
+        given.recipe,
+        given.overrides,
+        proxy_recipe=given.proxy,
+        proxies=given.proxies,
+        groups=given.groups,
+        seeds=given.seeds,
+        max_divergence=given.max_divergence,
+        out=given.out,
+    )
+
+
 def _call_train(given: Arguments) -> Result:
     from shoal.jobs.train import train
 
@@ -265,6 +280,13 @@ VERBS = {
         takes=(arguments.corpus, arguments.evaluations),
         call=_call_contamination,
         show=results.as_contamination,
+    ),
+    "mix": Verb(
+        summary="find a recipe's mixture with small runs that differ in what they read",
+        example="shoal mix quickstart --proxies 36",
+        takes=(arguments.recipe, arguments.proxies, arguments.overrides),
+        call=_call_mix,
+        show=results.as_mixture,
     ),
     "train": Verb(
         summary="train a recipe, or go on from its newest checkpoint",

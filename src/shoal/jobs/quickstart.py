@@ -1,7 +1,6 @@
 """Job `quickstart`: from nothing to a trained, evaluated, reported mixture of experts."""
 
 import dataclasses
-import json as json_format
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,11 @@ from shoal.core.files import home
 from shoal.core.progress import progress_for
 from shoal.data.local import local_corpus
 from shoal.data.settings import MixConfig
-from shoal.jobs.evaluate import EVALS, evaluate_at
 from shoal.jobs.prepare import prepared_for
 from shoal.jobs.resolve import overridden, resolve
 from shoal.jobs.runs import run_folder
 from shoal.jobs.runtime import peak_rss_gb, start_jax
-from shoal.jobs.train import train_config
+from shoal.jobs.trained import trained
 from shoal.report.page import write
 from shoal.train.checks import check
 from shoal.train.config import Config
@@ -43,13 +41,8 @@ def quickstart(
     progress = progress_for()
     folder = run_folder(config.name)
     prepared = prepared_for(config, progress)
-    trained = train_config(config, folder, prepared, progress)
-    evals = folder / EVALS / f"{trained['step']}.json"
-    evaluated_before = evals.is_file()
-    if not evaluated_before:
-        evaluate_at(config, folder, prepared, trained["step"], progress)
+    done, sets = trained(config, folder, prepared, progress)
     page = write(folder)
-    sets = json_format.loads(evals.read_text())["sets"]
     # A small text can leave nothing to hold out: then there are no scores, and that is said.
     macro = sets.get("sources", {}).get("macro", {})
     result = {
@@ -58,11 +51,11 @@ def quickstart(
         "macro_bpb": macro.get("bpb"),
         "xz_bpb": macro.get("xz_bpb"),
         "sets": {name: one["macro"] for name, one in sets.items()},
-        "first_loss_s": trained["first_loss_s"],
-        "tokens_per_s": trained["tokens_per_s"],
+        "first_loss_s": done["first_loss_s"],
+        "tokens_per_s": done["tokens_per_s"],
         "total_s": time.perf_counter() - began,
         "peak_rss_gb": peak_rss_gb(),
-        "reused": all(prepared.reused.values()) and trained["reused"] and evaluated_before,
+        "reused": all(prepared.reused.values()) and done["reused"] and done["evaluated_before"],
     }
     if not json:
         _say(result, sets)

@@ -72,14 +72,32 @@ def resolve_corpus(recipe: str, overrides: Sequence[str] = ()) -> CorpusConfig:
 def overridden(config: Config, overrides: Sequence[str]) -> Config:
     """Apply `path=value` settings, and note where their values come from.
 
+    `data.mix=@FILE` takes a whole table of weights from a file (`data.mix.read_weights`).
+
     Raises:
         ValueError: a malformed setting, an unknown path or a value of the wrong type.
     """
     if not overrides:
         return config
-    paths = [assignment.partition("=")[0].strip() for assignment in overrides]
-    notes = {**config.notes, **dict.fromkeys(paths, OVERRIDDEN)}
-    return dataclasses.replace(override(config, overrides), notes=notes)
+    notes = dict(config.notes)
+    for assignment in overrides:
+        path, _, value = (part.strip() for part in assignment.partition("="))
+        if path == "data.mix" and value.startswith("@"):
+            config = _mixed(config, Path(value[1:]))
+            notes["data.mix.*"] = f"given: the table {value[1:]}"
+        else:
+            config = override(config, [assignment])
+            notes[path] = OVERRIDDEN
+    return dataclasses.replace(config, notes=notes)
+
+
+def _mixed(config: Config, path: Path) -> Config:
+    from shoal.data.mix import read_weights
+
+    if not path.is_file():
+        raise ValueError(f"data.mix=@{path}: there is no such file; give a table of weights")
+    mix = dataclasses.replace(config.data.mix, rule="table", table=read_weights(path))
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, mix=mix))
 
 
 def _named(name: str, known: dict[str, Recipe]) -> Recipe:

@@ -9,6 +9,7 @@ from shoal.recipes.corpus import quickstart_corpus
 from shoal.train.config import Config, DataConfig, EvalConfig, TrainConfig
 
 _SIZE = "ours: what two CPU cores train in about four minutes"
+_PROXY = "ours: half the quickstart's width and steps, under a minute on two cores"
 _CADENCE = "ours: a cadence, no effect on the numbers"
 
 _NOTES = {
@@ -115,4 +116,27 @@ def quickstart() -> Config:
             sample_prompts=("The history of", "Enter the King.", "def ", "A model is"),
         ),
         notes=_NOTES,
+    )
+
+
+def quickstart_proxy() -> Config:
+    """Return a run of the quickstart's corpus that is small enough to try many mixtures with."""
+    config = quickstart()
+    model = replace(
+        config.model,
+        embed_dim=64,
+        num_heads=2,
+        kv_heads_local=1,
+        expert_dim=32,
+        latent_dim=32,
+        shared_dim=32,
+    )
+    train = replace(config.train, num_steps=470, checkpoint_every_steps=0, checkpoint_every_s=1e9)
+    return replace(
+        config,
+        name="quickstart-proxy",
+        model=model,
+        train=train,
+        eval=replace(config.eval, sample_prompts=()),
+        notes={**config.notes, "model.*": _PROXY, "train.*": _PROXY},
     )
