@@ -1,22 +1,22 @@
-"""The loss law L = E + A·C^-α, fitted to many series at once by variable projection.
+"""The loss law L = E + A * C^-alpha, fitted to many series at once by variable projection.
 
-For a given α the law is linear in E and A, so each candidate α is solved in closed form, with E
-kept between two bounds (equal bounds pin it), and only α is searched: on a grid, then by the sign
-of the slope of the objective. The objective is a weighted sum of squares in the loss; `robust`
-makes it Huber's. Compute enters as x = ln(C / C_target), so the law is L = E + G·e^(-αx) with G
-the gap at the target, and a fraction of training moves all x alike: one table serves all.
+For a given alpha the law is linear in E and A, so each alpha is solved in closed form, with E kept
+between two bounds (equal bounds pin it), and only alpha is searched: on a grid, then by the sign of
+the objective's slope. The objective is a weighted sum of squares in the loss, or Huber's. Compute
+enters as x = ln(C / C_target), so the law is L = E + G * e^(-alpha x) with G the gap at the target,
+and a fraction of training moves all x alike: one table serves all.
 
 `spans` is the profile interval: all values of the law at the target (or of a run there, with its
-own noise) for which some law within the bounds fits nearly as well as the best. For a given α
-these values are an interval in closed form too, and the profile is the union over α.
+own noise) for which some law within the bounds fits nearly as well as the best. For a given alpha
+these values are an interval in closed form too, and the profile is the union over alpha.
 
-Letters: P problems (a series at a fraction, perhaps with runs left out), N runs, G values of α.
+Letters: P problems (a series at a fraction, perhaps with runs left out), N runs, G alphas.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 ALPHA_LOW, ALPHA_HIGH = 0.002, 3.0
 _GRID = np.geomspace(ALPHA_LOW, ALPHA_HIGH, 128)
@@ -45,7 +45,7 @@ class Bounds:
     middle: Column
     pull: Column
 
-    def only(self, rows: np.ndarray) -> "Bounds":
+    def only(self, rows: Int[np.ndarray, " Q"]) -> "Bounds":
         """The bounds of some of the problems."""
         return Bounds(
             low=self.low[rows],
@@ -89,10 +89,17 @@ class Fits:
         """The law at x = ln(C / C_target)."""
         return self.asymptote + self.gap * np.exp(-self.alpha * x)
 
+    def replaced(self, rows: Int[np.ndarray, " Q"], other: "Fits") -> "Fits":
+        """The same with other laws for some problems."""
+        merged = {field.name: getattr(self, field.name).copy() for field in fields(self)}
+        for name, values in merged.items():
+            values[rows] = getattr(other, name)
+        return Fits(**merged)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Slices:
-    """The problem at given α, as quadratics: arrays of shape (P, G).
+    """The problem at given alpha, as quadratics: arrays of shape (P, G).
 
     The objective at E is `least + stiff * (E - free)**2`; the law at the target is
     `slope * E + offset`, with variance `lever` in units of the noise.
@@ -152,9 +159,9 @@ def _objective(slices: _Slices, asymptote: np.ndarray) -> np.ndarray:
 def _descent(
     alpha: np.ndarray, x: Float[np.ndarray, " N"], losses: Rows, weights: Rows, bounds: Bounds
 ) -> np.ndarray:
-    """Minus half the derivative of the least objective by α, over the gap: its sign is wanted.
+    """Minus half the derivative of the least objective by alpha, over the gap: its sign is wanted.
 
-    E and A are at their best for each α, so only the direct derivative remains.
+    E and A are at their best for each alpha, so only the direct derivative remains.
     """
     slices = _slices(alpha, x, losses, weights, bounds)
     asymptote = _asymptote(slices, bounds)
@@ -181,22 +188,25 @@ def fit(
     found = _fitted(x, clean, weights, bounds)
     if not huber:
         return found
-    scale = _scale(found)
+    scale, factors = _scale(found), np.ones_like(weights)
+    active = np.arange(len(clean))
     for _ in range(_HUBER_ROUNDS):
-        size = np.abs(found.residuals) * np.sqrt(weights)
-        limit = huber * scale[:, None]
+        size = np.abs(found.residuals[active]) * np.sqrt(weights[active])
+        limit = huber * scale[active, None]
         kept = np.where(size > limit, limit / np.maximum(size, 1e-300), 1.0)
-        if np.array_equal(weights * kept, found.weights):
+        moved = (np.abs(kept - factors[active]) > 1e-9).any(-1)
+        active = active[moved]
+        factors[active] = kept[moved]
+        if not active.size:
             break
-        found = _fitted(x, clean, weights * kept, bounds)
+        again = _fitted(x, clean[active], (weights * factors)[active], bounds.only(active))
+        found = found.replaced(active, again)
     return found
 
 
 def _scale(found: Fits) -> Column:
     """A deviation that a few wild runs do not move; no less than a millionth of the gap."""
-    size = np.where(
-        found.weights > 0, np.abs(found.residuals) * np.sqrt(found.weights), np.nan
-    )
+    size = np.where(found.weights > 0, np.abs(found.residuals) * np.sqrt(found.weights), np.nan)
     return np.maximum(1.4826 * np.nanmedian(size, axis=-1), 1e-6 * np.abs(found.gap))
 
 
@@ -256,7 +266,7 @@ def spans(
     limit = found.objective + allowed
     ends: list[Column] = []
     for sign in (-1.0, 1.0):
-        grid = around
+        grid, reach = around, around
         for _ in range(3):
             reach = sign * _reach(sign, np.exp(grid), x, clean, found.weights, bounds, limit, own)
             place = reach.argmax(-1)
@@ -277,7 +287,7 @@ def _reach(
     limit: Column,
     own: float,
 ) -> np.ndarray:
-    """The least (sign -1) or greatest value at each α; none where α does not fit well enough."""
+    """The least (sign -1) or greatest value at each alpha that fits well enough."""
     slices = _slices(alpha, x, losses, weights, bounds)
     room = np.maximum(limit[:, None] - slices.least, 0.0)
     variance = own + slices.lever
@@ -286,13 +296,6 @@ def _reach(
     asymptote = np.clip(slices.free + best, bounds.low[:, None], bounds.high[:, None])
     left = limit[:, None] - _objective(slices, asymptote)
     value = slices.slope * asymptote + slices.offset
-    # At the best α itself rounding may leave less than nothing.
+    # At the best alpha itself rounding may leave less than nothing.
     fits = left >= -1e-9 * limit[:, None]
-    return np.where(
-        fits, value + sign * np.sqrt(variance * np.maximum(left, 0.0)), -sign * np.inf
-    )
-
-
-def shifted(found: Fits, weights: Rows) -> Fits:
-    """The same laws with other weights beside them."""
-    return replace(found, weights=weights)
+    return np.where(fits, value + sign * np.sqrt(variance * np.maximum(left, 0.0)), -sign * np.inf)

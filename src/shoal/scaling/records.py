@@ -51,7 +51,9 @@ class RungRun:
         """Checks sizes and values."""
         _check_size(self.run, tokens=self.tokens, flops=self.flops)
         if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise ValueError(f"run {self.run}: seconds={self.seconds}; give a time above 0, or null")
+            raise ValueError(
+                f"run {self.run}: seconds={self.seconds}; give a time above 0, or null"
+            )
         for kind in ("series", "health"):
             for name, values in getattr(self, kind).items():
                 _check_values(f"run {self.run}: {kind} {name!r}", values)
@@ -163,8 +165,12 @@ def _run(tree: Any, place: str) -> RungRun:
     found = _object(RungRun, tree, place)
     seconds = found["seconds"]
     return RungRun(
-        **{name: _text(found[name], f"{place}.{name}") for name in ("rung", "run", "fingerprint")},
-        **{name: _whole(found[name], f"{place}.{name}") for name in ("seed", "width", "tokens")},
+        rung=_text(found["rung"], f"{place}.rung"),
+        run=_text(found["run"], f"{place}.run"),
+        fingerprint=_text(found["fingerprint"], f"{place}.fingerprint"),
+        seed=_whole(found["seed"], f"{place}.seed"),
+        width=_whole(found["width"], f"{place}.width"),
+        tokens=_whole(found["tokens"], f"{place}.tokens"),
         flops=_number(found["flops"], f"{place}.flops"),
         seconds=None if seconds is None else _number(seconds, f"{place}.seconds"),
         series=_all_values(found["series"], f"{place}.series"),
@@ -175,8 +181,10 @@ def _run(tree: Any, place: str) -> RungRun:
 def _target(tree: Any, place: str) -> Target:
     found = _object(Target, tree, place)
     return Target(
-        **{name: _text(found[name], f"{place}.{name}") for name in ("name", "fingerprint")},
-        **{name: _whole(found[name], f"{place}.{name}") for name in ("width", "tokens")},
+        name=_text(found["name"], f"{place}.name"),
+        fingerprint=_text(found["fingerprint"], f"{place}.fingerprint"),
+        width=_whole(found["width"], f"{place}.width"),
+        tokens=_whole(found["tokens"], f"{place}.tokens"),
         flops=_number(found["flops"], f"{place}.flops"),
     )
 

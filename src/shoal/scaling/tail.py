@@ -71,7 +71,8 @@ def completed(ladder: Ladder, bias: float | None = None) -> tuple[Ladder, dict[s
             share = STATED_BIAS if bias is None else bias
             added = np.full(len(FRACTIONS), share * straight[-1])
             if known:
-                added = np.nan_to_num(np.nanmean(known, axis=0))
+                counts = np.maximum((~np.isnan(known)).sum(0), 1)
+                added = np.nansum(known, axis=0) / counts
             filled = (straight + added)[missing:].tolist()
             series[name] = (*values[:missing], *filled)
             marks.setdefault(run.run, []).append(
