@@ -168,6 +168,37 @@ def process(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process-id", type=int, metavar="I", help="which this is, from 0 on")
 
 
+def ladder(parser: argparse.ArgumentParser) -> None:
+    """Which ladder."""
+    parser.add_argument(
+        "ladder",
+        metavar="LADDER",
+        help="a ladder under SHOAL_HOME/forecasts, the path of a ladder.json, or public-535b",
+    )
+
+
+def asymptote(parser: argparse.ArgumentParser) -> None:
+    """What is known of the law's asymptote."""
+    parser.add_argument(
+        "--asymptote",
+        metavar="E",
+        help="the loss that no compute gets below: 1.5, a range 1.3:1.7, or free (the default"
+        " where the rungs allow)",
+    )
+
+
+def compared(parser: argparse.ArgumentParser) -> None:
+    """What is compared with what."""
+    parser.add_argument("first", metavar="A", help="a ladder or a run: the reference")
+    parser.add_argument("second", metavar="B", help="a ladder or a run")
+    parser.add_argument(
+        "--ladder",
+        dest="reference",
+        metavar="LADDER",
+        help="two runs: the ladder whose law turns losses into compute",
+    )
+
+
 def step(parser: argparse.ArgumentParser) -> None:
     """Which checkpoint."""
     parser.add_argument(

@@ -114,6 +114,20 @@ def as_gradients(result: Result) -> str:
     return render(dict(result))
 
 
+def as_forecast(result: Result) -> str:
+    """Return what `forecast` found."""
+    from shoal.jobs.forecast import render
+
+    return render(dict(result))
+
+
+def as_comparison(result: Result) -> str:
+    """Return what `compare` found."""
+    from shoal.jobs.compare import render
+
+    return render(dict(result))
+
+
 def as_checkup(result: Result) -> str:
     """Return what `doctor` found."""
     from shoal.jobs.doctor import render

@@ -185,6 +185,18 @@ def _call_eval(given: Arguments) -> Result:
     return evaluate_run(given.run, given.step)
 
 
+def _call_forecast(given: Arguments) -> Result:
+    from shoal.jobs.forecast import forecast_ladder
+
+    return forecast_ladder(given.ladder, given.asymptote)
+
+
+def _call_compare(given: Arguments) -> Result:
+    from shoal.jobs.compare import compare
+
+    return compare(given.first, given.second, given.reference, given.asymptote)
+
+
 def _call_report(given: Arguments) -> Result:
     from shoal.jobs.report import report
 
@@ -315,6 +327,20 @@ VERBS = {
         takes=(arguments.run, arguments.overrides, arguments.steps, arguments.step),
         call=_call_probe,
         show=results.as_gradients,
+    ),
+    "forecast": Verb(
+        summary="say where a ladder's target will end, and how surely",
+        example="shoal forecast public-535b --json",
+        takes=(arguments.ladder, arguments.asymptote),
+        call=_call_forecast,
+        show=results.as_forecast,
+    ),
+    "compare": Verb(
+        summary="say what one ladder or run saves against another: compute, and time",
+        example="shoal compare base changed",
+        takes=(arguments.compared, arguments.asymptote),
+        call=_call_compare,
+        show=results.as_comparison,
     ),
     "report": Verb(
         summary="write a run's report.html anew from its record",

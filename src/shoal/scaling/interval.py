@@ -15,7 +15,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from shoal.scaling.law import Bounds, Column, Fits, Rows, fit, pinned, spans
+from shoal.scaling.law import (
+    ALPHA_HIGH,
+    ALPHA_LOW,
+    Bounds,
+    Column,
+    Fits,
+    Rows,
+    fit,
+    pinned,
+    spans,
+)
+from shoal.scaling.tail import FROM, TO
 
 LEVELS = (0.5, 0.9)
 MIN_RUNGS = 3
@@ -55,6 +66,7 @@ class Settings:
     def plain(self) -> dict[str, Any]:
         """What a forecast's file says of them."""
         named = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        named |= {"alpha_range": (ALPHA_LOW, ALPHA_HIGH), "tail_line": (FROM, TO)}
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in named.items()
@@ -68,6 +80,7 @@ class Estimates:
     Attributes:
         central: the forecast.
         law: alpha, E, and the gap above E at the target.
+        wide: the best law within the bounds of E; the same where E is not pinned.
         intervals: level -> lowest and highest value of one run there.
         parts: what the 90 % interval comes from, each as its own half width.
         forms: form -> its forecast.
@@ -77,6 +90,7 @@ class Estimates:
 
     central: Column
     law: Fits
+    wide: Fits
     intervals: dict[float, tuple[Column, Column]]
     parts: dict[str, Column]
     forms: dict[str, Column]
@@ -157,6 +171,7 @@ def estimate(points: Points, settings: Settings) -> Estimates:
     return Estimates(
         central=center.central,
         law=center,
+        wide=wide,
         intervals=intervals,
         parts={name: parts[name] for name in PARTS},
         forms=forms,
