@@ -70,6 +70,29 @@ def proxies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where what is found goes")
 
 
+def rungs(parser: argparse.ArgumentParser) -> None:
+    """Which rungs of a ladder, and whether they are trained."""
+    parser.add_argument(
+        "--rungs",
+        type=_widths,
+        default=(),
+        metavar="WIDTH,...",
+        help="their widths; the recipe's by default",
+    )
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        default=(),
+        metavar="RUN",
+        help="finished runs that take the place of rungs with their config",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, train nothing")
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
 def audited(parser: argparse.ArgumentParser) -> None:
     """What is audited: a corpus, or the stages by planted text."""
     parser.add_argument(

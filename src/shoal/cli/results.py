@@ -93,6 +93,13 @@ def as_mixture(result: Result) -> str:
     return render(result)
 
 
+def as_ladder(result: Result) -> str:
+    """Return what `ladder` planned or ran."""
+    from shoal.jobs.ladder import render
+
+    return render(dict(result))
+
+
 def as_launch(result: Result) -> str:
     """Return the file that `launch` made, or where it is."""
     from shoal.jobs.launch import render

@@ -114,6 +114,18 @@ def _call_mix(given: Arguments) -> Result:
     )
 
 
+def _call_ladder(given: Arguments) -> Result:
+    from shoal.jobs.ladder import ladder
+
+    return ladder(
+        given.recipe,
+        given.overrides,
+        rungs=given.rungs,
+        runs=given.runs,
+        dry_run=given.dry_run,
+    )
+
+
 def _call_train(given: Arguments) -> Result:
     from shoal.jobs.train import train
 
@@ -299,6 +311,13 @@ VERBS = {
         takes=(arguments.recipe, arguments.proxies, arguments.overrides),
         call=_call_mix,
         show=results.as_mixture,
+    ),
+    "ladder": Verb(
+        summary="train the small runs that a large one is forecast from, or plan them",
+        example="shoal ladder flagship --dry-run",
+        takes=(arguments.recipe, arguments.rungs, arguments.overrides),
+        call=_call_ladder,
+        show=results.as_ladder,
     ),
     "train": Verb(
         summary="train a recipe, or go on from its newest checkpoint",

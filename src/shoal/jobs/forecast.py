@@ -128,8 +128,8 @@ def render(result: dict[str, Any]) -> str:
     target, full = result["target"], result["forecast"]
     lines = [
         f"{result['ladder']}: {result['metric']} of {target['name']}, {target['flops']:.3g} FLOPs",
-        f"  {result['central']:.4f}; 50 %: {inner[0]:.4f} to {inner[1]:.4f};"
-        + f" 90 %: {low:.4f} to {high:.4f}",
+        f"  {result['central']:.4f}",
+        f"  50 %: {inner[0]:.4f} to {inner[1]:.4f}, 90 %: {low:.4f} to {high:.4f}",
         f"  L = {result['E']:.4g} + {result['A']:.4g} * C^-{result['alpha']:.4f}",
         "  90 % half widths: "
         + ", ".join(f"{name} {value:.4f}" for name, value in result["parts"].items()),

@@ -84,9 +84,7 @@ def read_law(found: Curve, amount: float, settings: Settings) -> Reading:
     bounds, _ = bounds_of(points, settings)
     known = estimate(points, settings)
     unit = known.parts["seed"]
-    low, high = spans(
-        known.wide, points.compute, points.losses, bounds, allowed=unit**2, own=0.0
-    )
+    low, high = spans(known.wide, points.compute, points.losses, bounds, allowed=unit**2, own=0.0)
     return Reading(
         loss=float(known.central[0]),
         half=float((high - low)[0] / 2),
@@ -129,7 +127,8 @@ def speedup(
     reach = read_law(reference, amount * (central or 1.0), settings)
     half = math.hypot(reach.half, mine.half)
     ends = [
-        equivalent(here.asymptote, here.alpha, here.loss, mine.loss + side) for side in (half, -half)
+        equivalent(here.asymptote, here.alpha, here.loss, mine.loss + side)
+        for side in (half, -half)
     ]
     low, high = reference.span
     return {
@@ -154,9 +153,7 @@ def _mean(found: Curve, amount: float, unit: float) -> Reading:
     return Reading(loss=float(np.mean(losses)), half=unit / math.sqrt(len(losses)))
 
 
-def compared(
-    reference: Curve, other: Curve, asymptote: Asymptote = None
-) -> dict[str, Any]:
+def compared(reference: Curve, other: Curve, asymptote: Asymptote = None) -> dict[str, Any]:
     """The speedup at each of the other's sizes, and at the top of the range that both cover.
 
     Returns:
@@ -185,9 +182,7 @@ def _means(found: Curve) -> list[float]:
     return sorted(float(np.exp(np.mean(np.log(some)))) for some in amounts.values())
 
 
-def at_equal_time(
-    reference: Curve, other: Curve, asymptote: Asymptote = None
-) -> dict[str, Any]:
+def at_equal_time(reference: Curve, other: Curve, asymptote: Asymptote = None) -> dict[str, Any]:
     """Losses of two laws in seconds, at the longest time that both cover.
 
     Returns:
@@ -209,4 +204,36 @@ def at_equal_time(
         "difference": rounded(difference),
         "interval_90": [rounded(difference - half), rounded(difference + half)],
         "speedup": speedup(reference, other, high, asymptote),
+    }
+
+
+def ratio(
+    reference: Curve, first: Curve, second: Curve, asymptote: Asymptote = None
+) -> dict[str, Any]:
+    """What one finished run saves against another, by the law of a ladder.
+
+    Each run's loss is worth the compute at which the law reaches it; the speedup is how much more
+    of that the second run got from its own compute than the first. The law's uncertainty moves
+    both alike and is left out, the noise of the two runs is not.
+
+    Returns:
+        `first second`, each run's speedup against the law, and `ratio` with `speedup interval_90`.
+
+    Raises:
+        ValueError: the reference has no law.
+    """
+    settings = Settings(asymptote=asymptote)
+    sides = [speedup(reference, one, one.runs[0].flops, asymptote) for one in (first, second)]
+    law = read_law(reference, first.runs[0].flops, settings)
+    noise = math.hypot(law.noise, law.noise)
+    spent = second.runs[0].flops / first.runs[0].flops
+    got = [
+        equivalent(law.asymptote, law.alpha, sides[0]["loss"], sides[1]["loss"] + move)
+        for move in (0.0, noise, -noise)
+    ]
+    central, low, high = [None if one is None else rounded(one / spent) for one in got]
+    return {
+        "first": sides[0],
+        "second": sides[1],
+        "ratio": {"speedup": central, "interval_90": [low, high]},
     }
