@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.artifact import Artifact
+from shoal.core.parts import DONE, PARTIAL
 from shoal.core.progress import Silent
-from shoal.data import runs, table
+from shoal.data import runs, shards, table
 from shoal.data.config import CorpusConfig, Source
 from shoal.data.normalize import REJECTED, Rejection, document_id, documents, normalize
 from shoal.data.source import source_artifact
@@ -132,7 +133,7 @@ def test_the_files_do_not_depend_on_how_much_is_sorted_at_a_time(
     tmp_path: Path, tiny: CorpusConfig, monkeypatch: pytest.MonkeyPatch
 ):
     whole = _documents(tmp_path / "whole", tiny)
-    monkeypatch.setattr(runs, "RUN_BYTES", 3_000)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 3_000)
     monkeypatch.setattr(runs, "FAN_IN", 2)
     small = _documents(tmp_path / "small", tiny)
     names = sorted(path.name for path in whole.path.iterdir())
@@ -164,7 +165,7 @@ def test_a_blocked_source_is_not_asked_for(tmp_path: Path, tiny: CorpusConfig):
 
 
 @pytest.mark.parametrize("when", [0, 3])
-def test_a_full_disk_leaves_nothing_behind_and_a_second_try_is_whole(
+def test_a_full_disk_leaves_whole_parts_at_most_and_a_second_try_is_whole(
     tmp_path: Path, tiny: CorpusConfig, monkeypatch: pytest.MonkeyPatch, when: int
 ):
     whole = _documents(tmp_path / "whole", tiny)
@@ -183,9 +184,12 @@ def test_a_full_disk_leaves_nothing_behind_and_a_second_try_is_whole(
     monkeypatch.setattr(pq.ParquetWriter, "write_table", write)
     with pytest.raises((OSError, ValueError), match="No space left on device"):
         documents(root, tiny, made, Silent())
-    assert sorted(root.iterdir()) == before
+    left_over = set(root.iterdir()) - set(before)
+    assert {path.suffix for path in left_over} <= {PARTIAL}
+    assert all((one / DONE).is_file() for path in left_over for one in path.glob("[!_]*"))
     monkeypatch.setattr(pq.ParquetWriter, "write_table", real)
     again = documents(root, tiny, made, Silent())
+    assert sorted(root.iterdir()) == sorted([*before, again.path])
     for name in ("alpha.parquet", "beta.parquet", REJECTED):
         assert (again.path / name).read_bytes() == (whole.path / name).read_bytes()
 

@@ -76,17 +76,17 @@ _KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import pyarrow.parquet as pq
-from shoal.core import artifact
+from shoal.core import files
 from shoal.core.progress import Silent
 stage, home, config = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-real = artifact._listing
+real = files.listing
 def killed(folder):
     if f"-{stage}@" in folder.name or (stage == "corpus" and ".tiny@" in folder.name) or (
         stage == "source" and "source-beta" in folder.name
     ):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(folder)
-artifact._listing = killed
+files.listing = killed
 from shoal.core.config import from_plain
 from shoal.data.config import CorpusConfig
 from shoal.jobs.prepare import prepare

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.data import runs
 from shoal.data.normalize import SCHEMA, document_id
-from shoal.data.runs import KEY, write_sorted
+from shoal.data.runs import KEY, merge_runs, write_run
 
 type Row = tuple[Any, ...]
 
@@ -28,23 +28,30 @@ def _rows(count: int, seed: int = 0) -> list[Row]:
     return rows
 
 
-def _write(path: Path, rows: list[Row]) -> list[Row]:
+def _write(path: Path, rows: list[Row], run_rows: int = 0) -> list[Row]:
+    """Through runs of so many rows, or as one whole table."""
     scratch = path.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    write_sorted(path, ((row[4], row) for row in rows), SCHEMA, scratch)
+    if run_rows:
+        made = [path.with_suffix(f".{start}") for start in range(0, len(rows), run_rows)]
+        for number, run in enumerate(made):
+            write_run(run, rows[number * run_rows : (number + 1) * run_rows], SCHEMA)
+        merge_runs(path, made, SCHEMA, scratch)
+        assert all(run.exists() for run in made), "they are the caller's"
+    else:
+        write_run(path, list(rows), SCHEMA, whole=True)
     assert list(scratch.iterdir()) == []
     return [tuple(row.values()) for row in pq.read_table(path).to_pylist()]
 
 
-@pytest.mark.parametrize(("run_bytes", "fan_in"), [(10**9, 64), (20_000, 64), (3_000, 3)])
+@pytest.mark.parametrize(("run_rows", "fan_in"), [(0, 64), (1_000, 64), (120, 64), (17, 3)])
 def test_runs_merged_are_the_rows_sorted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int, fan_in: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_rows: int, fan_in: int
 ):
     rows = _rows(1_000)
-    monkeypatch.setattr(runs, "RUN_BYTES", run_bytes)
     monkeypatch.setattr(runs, "RUN_GROUP_BYTES", 1_000)
     monkeypatch.setattr(runs, "FAN_IN", fan_in)
-    assert _write(tmp_path / "a.parquet", rows) == sorted(rows, key=KEY)
+    assert _write(tmp_path / "a.parquet", rows, run_rows) == sorted(rows, key=KEY)
 
 
 def test_the_file_depends_neither_on_runs_nor_on_order(
@@ -53,9 +60,8 @@ def test_the_file_depends_neither_on_runs_nor_on_order(
     rows = _rows(1_000)
     monkeypatch.setattr(runs, "GROUP_BYTES", 10_000)
     _write(tmp_path / "whole.parquet", rows)
-    monkeypatch.setattr(runs, "RUN_BYTES", 5_000)
     random.Random(1).shuffle(rows)
-    _write(tmp_path / "runs.parquet", rows)
+    _write(tmp_path / "runs.parquet", rows, 30)
     whole = (tmp_path / "whole.parquet").read_bytes()
     assert (tmp_path / "runs.parquet").read_bytes() == whole
 
@@ -86,14 +92,17 @@ import resource, sys, xxhash
 from pathlib import Path
 from shoal.data import runs
 from shoal.data.normalize import SCHEMA
-runs.RUN_BYTES, runs.RUN_GROUP_BYTES, runs.GROUP_BYTES = 2**23, 2**18, 2**21
-def rows(count):
-    for n in range(count):
-        text = f"{n} " + "word " * 2_000
-        identity = xxhash.xxh3_128_hexdigest(text.encode())
-        yield len(text), (identity, text, "s", str(n), len(text), "en", 0.5)
-folder = Path(sys.argv[1])
-runs.write_sorted(folder / "out", rows(int(sys.argv[2])), SCHEMA, folder)
+runs.RUN_GROUP_BYTES, runs.GROUP_BYTES = 2**18, 2**21
+def row(n):
+    text = f"{n} " + "word " * 2_000
+    identity = xxhash.xxh3_128_hexdigest(text.encode())
+    return identity, text, "s", str(n), len(text), "en", 0.5
+folder, count = Path(sys.argv[1]), int(sys.argv[2])
+made = []
+for start in range(0, count, 500):
+    made.append(folder / str(start))
+    runs.write_run(made[-1], [row(n) for n in range(start, start + 500)], SCHEMA)
+runs.merge_runs(folder / "out", made, SCHEMA, folder)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

@@ -2,6 +2,7 @@
 
 The digest is SHA-256 over the canonical JSON of stage, stage revision, literals and input digests.
 Commit, host and time stand in the manifest as provenance and are never hashed.
+A killed build goes on at the part that it was making, where `make` makes parts (`core.parts`).
 """
 
 import functools
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shoal.core import files
+from shoal.core import files, parts
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 64 * 2**20
@@ -97,6 +98,7 @@ def build(
         if path.exists():
             return _found(path, digest)
         files.remove_leftovers(path)
+        parts.begin(path)
         with files.folder_atomic(path) as folder:
             started = time.monotonic()
             facts = dict(make(folder))
@@ -108,12 +110,13 @@ def build(
                 "revision": revision,
                 "literals": dict(literals),
                 "inputs": dict(inputs),
-                "files": _listing(folder),
+                "files": files.listing(folder),
                 "facts": facts,
                 "provenance": _provenance(time.monotonic() - started),
             }
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
             files.write_atomic(folder / MANIFEST, text + "\n")
+        parts.finish(path)
     # Read back, so that a caller sees the same manifest (lists, not tuples) now and next time.
     return load(path, reused=False)
 
@@ -159,22 +162,12 @@ def _found(path: Path, digest: str) -> Artifact:
     artifact = load(path)
     if artifact.digest != digest:
         raise _damaged(path, MANIFEST, f"has digest {artifact.digest}, not {digest}")
+    parts.forget(path)  # of a process that was killed between the last two lines of `build`
     return artifact
 
 
 def _damaged(path: Path, relative: str, what: str) -> ValueError:
     return ValueError(f"damaged artifact: {path / relative} {what}; delete {path} to make it again")
-
-
-def _listing(folder: Path) -> dict[str, dict[str, Any]]:
-    return {
-        file.relative_to(folder).as_posix(): {
-            "bytes": file.stat().st_size,
-            "sha256": files.sha256_file(file),
-        }
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
 
 
 def _provenance(seconds: float) -> dict[str, Any]:

@@ -108,6 +108,31 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def listing(folder: Path) -> dict[str, dict[str, Any]]:
+    """Relative name -> {"bytes", "sha256"} of every file below a folder, sorted."""
+    return {
+        file.relative_to(folder).as_posix(): {
+            "bytes": file.stat().st_size,
+            "sha256": sha256_file(file),
+        }
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def link(source: Path, target: Path) -> None:
+    """Gives a file a second name, or copies it where the file system has no such links.
+
+    Neither may be changed in place afterwards.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if isinstance(error, FileExistsError | FileNotFoundError):
+            raise
+        shutil.copyfile(source, target)
+
+
 @contextmanager
 def file_lock(path: Path) -> Generator[None]:
     """Holds the lock file `path` for this process; the system frees it when the process dies.

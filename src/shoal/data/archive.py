@@ -6,7 +6,8 @@ record that is too long or of no use by itself keeps its place with the `problem
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,15 +41,41 @@ def records(source: Source, path: Path | str, limits: Limits | None = None) -> I
     Raises:
         ValueError: the archive is damaged, hostile or beyond the limits, or a row is wrong.
     """
+    for member in members(source, path, limits):
+        yield from member
+
+
+def members(
+    source: Source, path: Path | str, limits: Limits | None = None
+) -> Iterator[Iterator[Record]]:
+    """The records of one member after the other; one that is passed over is not looked into.
+
+    Raises:
+        ValueError: as `records`, here or while a member's records are read.
+    """
     limits = limits or Limits()
     seen: set[str] = set()
-    try:
+    with _named(source, path):
         for name, file in _members(source, path, limits):
             if name in seen:
                 raise ValueError(f"member {name!r} is there twice, and has no name of its own")
             if source.archive.form in ("wheel", "sdist", "deb"):
                 seen.add(name)  # files on disk have names of their own
-            yield from _member_records(name, file, source.reader, limits)
+            yield _member(source, path, name, file, limits)
+
+
+def _member(
+    source: Source, path: Path | str, name: str, file: Stream, limits: Limits
+) -> Iterator[Record]:
+    with _named(source, path):
+        yield from _member_records(name, file, source.reader, limits)
+
+
+@contextmanager
+def _named(source: Source, path: Path | str) -> Generator[None]:
+    """Errors say which source they are of."""
+    try:
+        yield
     except (*DAMAGED, pa.ArrowException, OSError) as error:
         raise ValueError(
             f"source {source.name}: {path} cannot be read as a {source.archive.form} ({error}); "

@@ -25,12 +25,15 @@ Rule `documents` is the public run's, on normalized words: a document goes if on
 (between blank lines) has at least `paragraph_overlap` of its n-grams in a benchmark; a paragraph of
 3 words or more, but fewer than the n-gram, counts as one n-gram.
 
-Training text streams past the index, so memory does not grow with it.
+Training text streams past the index, so memory does not grow with it. A killed stage goes on at the
+shard that it was at.
 """
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ from jaxtyping import Bool, Int64
 
 from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
+from shoal.core.files import write_atomic
 from shoal.core.progress import Progress
 from shoal.data import boilerplate, suspects, table
 from shoal.data.benchmarks import TABLE as ITEMS
@@ -56,6 +60,7 @@ from shoal.data.gramindex import (
 )
 from shoal.data.scan import Scan, scan
 from shoal.data.settings import DecontamConfig
+from shoal.data.shards import shards
 from shoal.data.spans import CONTAMINATION as TABLE
 from shoal.data.spans import CUT, DROP, SPACES, apply_spans, merged
 from shoal.data.training import Split
@@ -77,6 +82,7 @@ SCHEMA = pa.schema(
         ("action", pa.string()),
     ]
 )
+DOUBTS = "doubts.json"
 _SETTINGS = {"benchmarks", "allow_uncovered"}
 
 
@@ -112,7 +118,8 @@ def contamination(
         index, bad, rows = indexed(texts, corpus, config, split, progress)
         table.write(folder / boilerplate.TABLE, pa.Table.from_pylist(rows, boilerplate.SCHEMA))
         doubts = suspects.Suspects()
-        matched = _matches(index, bad, corpus, config, split, doubts, progress)
+        look = partial(_look, index=index, bad=bad, config=config)
+        matched = _matches(folder, look, corpus, split, doubts, progress)
         facts = _write(folder / TABLE, matched)
         doubtful = doubts.finish()
         table.write(folder / suspects.TABLE, doubtful)
@@ -296,7 +303,7 @@ def _rows(
     index: Index,
     bad: Bool[np.ndarray, "E"],
     config: DecontamConfig,
-    doubts: suspects.Suspects,
+    doubts: list[tuple[dict[str, Any], int]],
 ) -> Iterator[dict[str, Any]]:
     """The rows of a batch of documents of one source."""
     found = scan(piece["text"])
@@ -323,18 +330,39 @@ def _rows(
             "rule": config.rule,
             **found_row,
         }
-        doubts.add(row, int(index.kinds[entry]), piece["text"][text].as_py())
+        found_doubt = suspects.look(row, piece["text"][text].as_py())
+        doubts.append((found_doubt, int(index.kinds[entry])))
         yield row
 
 
 type Counted = tuple[str, int, list[dict[str, Any]]]
 
 
-def _matches(
+def _look(
+    folder: Path,
+    batches: Iterable[pa.RecordBatch],
     index: Index,
     bad: Bool[np.ndarray, "E"],
-    corpus: CorpusConfig,
     config: DecontamConfig,
+) -> dict[str, Any]:
+    """One shard: its rows in the groups in which they are found, and what speaks against them."""
+    documents = 0
+    doubts: list[tuple[dict[str, Any], int]] = []
+    with pq.ParquetWriter(folder / TABLE, SCHEMA, compression="zstd") as writer:
+        for batch in batches:
+            for piece in slices(batch):
+                documents += piece.num_rows
+                rows = list(_rows(piece, index, bad, config, doubts))
+                if rows:
+                    writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
+    write_atomic(folder / DOUBTS, json.dumps(doubts))
+    return {"documents": documents}
+
+
+def _matches(
+    folder: Path,
+    look: Callable[[Path, Iterable[pa.RecordBatch]], dict[str, Any]],
+    corpus: CorpusConfig,
     split: Split,
     doubts: suspects.Suspects,
     progress: Progress,
@@ -343,10 +371,15 @@ def _matches(
     with progress.task("decontaminate", len(corpus.training), "sources") as task:
         for source in corpus.training:
             task.say(source.name)
-            for batch in split.batches(source.name, ["id", "text", "source", "source_id"]):
-                for piece in slices(batch):
-                    rows = list(_rows(piece, index, bad, config, doubts))
-                    yield source.name, piece.num_rows, rows
+            batches = split.batches(source.name, ["id", "text", "source", "source_id"])
+            for shard in shards(folder, source.name, batches, look):
+                if shard.facts["documents"]:
+                    yield source.name, shard.facts["documents"], []
+                with pq.ParquetFile(shard.path / TABLE) as file:
+                    for group in range(file.num_row_groups):
+                        yield source.name, 0, file.read_row_group(group).to_pylist()
+                for found, kind in json.loads((shard.path / DOUBTS).read_text()):
+                    doubts.add(found, kind)
             task.advance()
 
 

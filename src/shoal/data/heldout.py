@@ -16,11 +16,13 @@ Candidates of a training source are its documents in the order of a keyed hash o
 the budget; documents above `max_document_share` of the budget stay in training. Words are those of
 `data.ngrams`; a document of fewer words than the n-gram counts as one n-gram of its own length.
 Law: after this stage no n-gram of a kept document occurs in training text. Held-out n-grams are
-held in memory and training text streams past them, so memory does not grow with training text.
+held in memory and training text streams past them, so memory does not grow with training text. A
+killed stage goes on at the shard of training text that it was at.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from shoal.core.progress import Progress
 from shoal.data import table
 from shoal.data.config import CorpusConfig, HeldoutConfig, Source
 from shoal.data.ngrams import ngram_hashes, words_of
+from shoal.data.shards import shards
 
 REVISION = 1
 TABLE = "heldout.parquet"
@@ -92,7 +95,7 @@ def heldout(
 
     def make(folder: Path) -> dict[str, Any]:
         chosen = [item for source in corpus.read for item in _choose(source, corpus, unique)]
-        _check_overlap(chosen, corpus, unique, progress)
+        _check_overlap(folder, chosen, corpus, unique, progress)
         rows = [_row(item, corpus) for item in chosen]
         table.write(folder / TABLE, pa.Table.from_pylist(rows, SCHEMA))
         return {"sources": {source.name: _counts(rows, source.name) for source in corpus.read}}
@@ -182,7 +185,11 @@ def choose(sizes: Mapping[str, int], budget_bytes: int, config: HeldoutConfig) -
 
 
 def _check_overlap(
-    chosen: list[Candidate], corpus: CorpusConfig, unique: Unique, progress: Progress
+    folder: Path,
+    chosen: list[Candidate],
+    corpus: CorpusConfig,
+    unique: Unique,
+    progress: Progress,
 ) -> None:
     """Marks every candidate that shares an n-gram with training text."""
     if not chosen:
@@ -190,11 +197,35 @@ def _check_overlap(
     grams = _index(chosen, corpus.heldout.ngram_words)
     held = {item.id for item in chosen}
     total = sum(unique.documents.facts["sources"][s.name]["bytes"] for s in corpus.training)
+    look = partial(_look, grams=grams, chosen=chosen)
     with progress.task("held-out overlap", total, "bytes") as task:
         for source in corpus.training:
-            for batch in _slices(unique, source.name, held):
-                _mark(batch, grams, chosen)
-                task.advance(sum(batch["bytes"].to_pylist()))
+            for shard in shards(folder, source.name, _slices(unique, source.name, held), look):
+                for number, found in shard.facts["overlap"].items():
+                    item = chosen[int(number)]
+                    item.rule, item.ngram, item.training_id = "overlap", *found
+                task.advance(shard.facts["bytes"])
+
+
+def _look(
+    folder: Path,
+    batches: Iterable[pa.RecordBatch],
+    grams: Mapping[int, Grams],
+    chosen: list[Candidate],
+) -> dict[str, Any]:
+    """One shard: which candidates it is the first to overlap with, and the evidence."""
+    del folder  # all that is found are facts
+    before = {number for number, item in enumerate(chosen) if item.rule}
+    size = 0
+    for batch in batches:
+        _mark(batch, grams, chosen)
+        size += sum(batch["bytes"].to_pylist())
+    found = {
+        str(number): [item.ngram, item.training_id]
+        for number, item in enumerate(chosen)
+        if item.rule and number not in before
+    }
+    return {"overlap": found, "bytes": size}
 
 
 def _slices(unique: Unique, source: str, held: set[str]) -> Iterator[pa.RecordBatch]:

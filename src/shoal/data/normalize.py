@@ -19,8 +19,8 @@ Normalizing means: a byte-order mark goes, line ends become LF, a run of more th
 characters is cut to its first 128 (such runs have stalled tokenizers). Nothing else changes;
 composed and decomposed characters stay as they are.
 
-Bound of memory: one row group of the records, and what `data.runs` sorts at a time; a source may be
-larger than memory.
+Bound of memory: one shard of the records, or what `data.runs` merges at a time; a source may be
+larger than memory. A killed stage goes on at the shard of the source that it was at.
 """
 
 import re
@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,19 @@ import pyarrow.parquet as pq
 import xxhash
 
 from shoal.core.artifact import Artifact, build
+from shoal.core.files import link
+from shoal.core.parts import Part, drop, part
 from shoal.core.progress import Progress
 from shoal.data import table
 from shoal.data.config import CorpusConfig, Source
 from shoal.data.language import language
-from shoal.data.runs import Row, write_sorted
+from shoal.data.runs import Row, merge_runs, write_run
+from shoal.data.shards import Taken, shards
 from shoal.data.source import TABLE
 
 REVISION = 2
 REJECTED = "rejected.parquet"
+WHOLE = "whole.parquet"
 WHITESPACE_RUN = 128
 EMPTY = "empty"
 UNREADABLE = "unreadable"
@@ -96,8 +101,13 @@ def documents(
                 artifact = sources[source.name]
                 task.say(source.name)
                 path = folder / f"{source.name}.parquet"
-                found = _rows(artifact.path / TABLE, source, corpus.max_document_bytes, rejected)
-                write_sorted(path, found, SCHEMA, folder)
+                records = artifact.path / TABLE
+                found = _documents_of(folder, records, source, corpus.max_document_bytes)
+                link(found / WHOLE, path)
+                rejected.start()
+                for batch in table.batches(found / REJECTED):
+                    for row in batch.to_pylist():
+                        rejected.add(row)
                 _check_some(path, source, rejected)
                 task.advance(artifact.facts["bytes"])
             task.say("")
@@ -157,8 +167,7 @@ class _Rejected:
         """The next source begins."""
         self.of_source, self.first = 0, {}
 
-    def add(self, source: str, source_id: str, why: Rejection) -> None:
-        row = {"source": source, "source_id": source_id, "rule": why.rule, "evidence": why.evidence}
+    def add(self, row: dict[str, str]) -> None:
         self.first = self.first or row
         self.of_source += 1
         self.rows.append(row)
@@ -170,26 +179,57 @@ class _Rejected:
         self.rows = []
 
 
-def _rows(
-    path: Path, source: Source, max_bytes: int, rejected: _Rejected
-) -> Iterator[tuple[int, Row]]:
-    rejected.start()
+def _documents_of(folder: Path, path: Path, source: Source, max_bytes: int) -> Path:
+    """The folder with a source's `WHOLE` and `REJECTED`; its shards go once they are merged."""
+    runs: list[Part] = []
+
+    def make(inside: Path) -> dict[str, Any]:
+        run = partial(_write_run, source=source, max_bytes=max_bytes)
+        runs.extend(shards(folder, source.name, _groups(path), run))
+        if len(runs) == 1:
+            for name in (WHOLE, REJECTED):
+                link(runs[0].path / name, inside / name)
+            return {}
+        merge_runs(inside / WHOLE, [run.path / WHOLE for run in runs], SCHEMA, inside)
+        with pq.ParquetWriter(inside / REJECTED, REJECTED_SCHEMA, compression="zstd") as writer:
+            for run in runs:
+                table.append(writer, run.path / REJECTED)
+        return {}
+
+    found = part(folder, source.name, make)
+    drop(folder, *runs)
+    return found.path
+
+
+def _groups(path: Path) -> Iterator[pa.Table]:
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            columns = [column.to_pylist() for column in file.read_row_group(group).columns]
-            for source_id, raw, problem in zip(*columns, strict=True):
-                text = (
-                    Rejection(rule=UNREADABLE, evidence=problem)
-                    if problem
-                    else normalize(raw, max_bytes)
-                )
-                if isinstance(text, Rejection):
-                    rejected.add(source.name, source_id, text)
-                    continue
-                data = text.encode()
-                identity = xxhash.xxh3_128_hexdigest(data)
-                size = len(data)
-                yield size, (identity, text, source.name, source_id, size, *language(text))
+            yield file.read_row_group(group)
+
+
+def _write_run(
+    folder: Path, groups: Taken[pa.Table], source: Source, max_bytes: int
+) -> dict[str, Any]:
+    """The documents of one shard, sorted, and what is rejected in it."""
+    with closing(_Rejected(folder / REJECTED)) as rejected:
+        rows = [row for group in groups for row in _rows(group, source, max_bytes, rejected)]
+    write_run(folder / WHOLE, rows, SCHEMA, whole=groups.first and groups.last)
+    return {}
+
+
+def _rows(group: pa.Table, source: Source, max_bytes: int, rejected: _Rejected) -> Iterator[Row]:
+    columns = [column.to_pylist() for column in group.columns]
+    for source_id, raw, problem in zip(*columns, strict=True):
+        text = (
+            Rejection(rule=UNREADABLE, evidence=problem) if problem else normalize(raw, max_bytes)
+        )
+        if isinstance(text, Rejection):
+            why = {"rule": text.rule, "evidence": text.evidence}
+            rejected.add({"source": source.name, "source_id": source_id, **why})
+            continue
+        data = text.encode()
+        identity = xxhash.xxh3_128_hexdigest(data)
+        yield identity, text, source.name, source_id, len(data), *language(text)
 
 
 def _check_some(path: Path, source: Source, rejected: _Rejected) -> None:

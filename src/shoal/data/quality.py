@@ -20,7 +20,8 @@ Stage `quality` writes `quality.parquet`, one row per training document, by sour
   kind    string   the source's, within which it is compared
   score   float32  0 to 1
   level   int8     0 (worst) to num_buckets - 1: equal text of each kind in each
-Facts: per level its documents and bytes; the same per kind.
+Facts: per level its documents and bytes; the same per kind. A killed stage goes on at the shard
+that it was at.
 
 A kind with fewer than `MIN_KIND_DOCUMENTS` sampled documents is cut with all others.
 """
@@ -28,8 +29,9 @@ A kind with fewer than `MIN_KIND_DOCUMENTS` sampled documents is cut with all ot
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files as packaged
 from pathlib import Path
 from typing import Any
@@ -41,8 +43,10 @@ import pyarrow.parquet as pq
 from shoal.core.artifact import Artifact, build
 from shoal.core.files import read_limited, write_atomic
 from shoal.core.progress import Progress
+from shoal.data import table
 from shoal.data.config import CorpusConfig
 from shoal.data.judge import MAX_LABELS_BYTES, Label, read_labels
+from shoal.data.shards import shards
 from shoal.data.training import Split
 
 REVISION = 3
@@ -152,17 +156,15 @@ def _make_table(
         pq.ParquetWriter(folder / TABLE, SCHEMA, compression="zstd") as writer,
     ):
         for source in corpus.training:
-            for batch in split.batches(source.name, ["id", "source", "text", "bytes"]):
-                scores = student.scores(batch["text"].to_pylist(), source.kind)
-                levels = student.levels(scores, source.kind)
-                kinds = [source.kind] * batch.num_rows
-                columns = [batch["id"], batch["source"], kinds, scores, levels]
-                arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
-                writer.write_batch(pa.record_batch(arrays, SCHEMA))
-                counts[source.kind].update(levels.tolist())
-                for level, length in zip(levels.tolist(), batch["bytes"].to_pylist(), strict=True):
-                    size[source.kind][level] += length
-                task.advance(batch.num_rows)
+            write = partial(_write, student=student, kind=source.kind)
+            batches = split.batches(source.name, ["id", "source", "text", "bytes"])
+            documents, lengths = counts[source.kind], size[source.kind]
+            for shard in shards(folder, source.name, batches, write):
+                table.append(writer, shard.path / TABLE)
+                for level, (number, length) in shard.facts["levels"].items():
+                    documents[int(level)] += number
+                    lengths[int(level)] += length
+                    task.advance(number)
 
     def levels_of(kinds: list[str]) -> list[dict[str, int]]:
         return [
@@ -175,6 +177,24 @@ def _make_table(
 
     kinds = sorted(counts)
     return {"levels": levels_of(kinds), "kinds": {kind: levels_of([kind]) for kind in kinds}}
+
+
+def _write(
+    folder: Path, batches: Iterable[pa.RecordBatch], student: Any, kind: str
+) -> dict[str, Any]:
+    """One shard of the table: level -> its documents and bytes."""
+    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    with pq.ParquetWriter(folder / TABLE, SCHEMA, compression="zstd") as writer:
+        for batch in batches:
+            scores = student.scores(batch["text"].to_pylist(), kind)
+            levels = student.levels(scores, kind)
+            columns = [batch["id"], batch["source"], [kind] * batch.num_rows, scores, levels]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, SCHEMA))
+            for level, length in zip(levels.tolist(), batch["bytes"].to_pylist(), strict=True):
+                found[level][0] += 1
+                found[level][1] += length
+    return {"levels": {str(level): pair for level, pair in sorted(found.items())}}
 
 
 def _make_model(

@@ -1,13 +1,13 @@
 """Sorting a table that does not fit in memory: sorted runs on disk, then one merge.
 
 Rows are tuples in the order of a schema, sorted by their first and fourth column (`KEY`). Bound of
-memory: one run of `RUN_BYTES` of text, or one row group of each of at most `FAN_IN` runs; how long
-the table is does not matter. Row groups of the result are cut by its content alone, so that the
+memory: the rows of one run, or one row group of each of at most `FAN_IN` runs; how long the table
+is does not matter. Row groups of the result are cut by its content alone, so that the
 file does not depend on the size of the runs.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-RUN_BYTES = 64 * 2**20
 RUN_GROUP_BYTES = 2**20
 GROUP_BYTES = 16 * 2**20
 GROUP_ROWS = 65_536
@@ -25,46 +24,29 @@ KEY = itemgetter(0, 3)
 type Row = tuple[Any, ...]
 
 
-def write_sorted(
-    path: Path, rows: Iterable[tuple[int, Row]], schema: pa.Schema, scratch: Path
-) -> None:
-    """Writes (size in bytes, row) pairs as one Parquet file, sorted; `scratch` is left empty."""
-    runs: list[Path] = []
-    held: list[Row] = []
-    held_bytes = 0
-    for size, row in rows:
-        held.append(row)
-        held_bytes += size
-        if held_bytes >= RUN_BYTES:
-            runs.append(_write_run(scratch / f"run-{len(runs)}", held, schema))
-            held, held_bytes = [], 0
-    held.sort(key=KEY)
-    if not runs:
-        _write(path, held, schema, GROUP_BYTES)
-        return
-    runs.append(_write_run(scratch / f"run-{len(runs)}", held, schema))
-    held = []
-    made = len(runs)
-    while len(runs) > FAN_IN:
-        first, runs = runs[:FAN_IN], runs[FAN_IN:]
-        merged = scratch / f"run-{made}"
-        _write(merged, _merged(first), schema, RUN_GROUP_BYTES)
-        runs.append(merged)
-        made += 1
-        for run in first:
-            run.unlink()
-    _write(path, _merged(runs), schema, GROUP_BYTES)
-    for run in runs:
-        run.unlink()
-
-
-def _write_run(path: Path, rows: list[Row], schema: pa.Schema) -> Path:
+def write_run(path: Path, rows: list[Row], schema: pa.Schema, *, whole: bool = False) -> None:
+    """Sorts rows in place and writes them as one run; a `whole` table needs no merge after it."""
     rows.sort(key=KEY)
-    _write(path, rows, schema, RUN_GROUP_BYTES)
-    return path
+    _write(path, rows, schema, GROUP_BYTES if whole else RUN_GROUP_BYTES)
 
 
-def _merged(runs: list[Path]) -> Iterator[Row]:
+def merge_runs(path: Path, runs: Sequence[Path], schema: pa.Schema, scratch: Path) -> None:
+    """Writes the rows of sorted runs as one sorted Parquet file; `scratch` is left as it was."""
+    own: list[Path] = []
+    left = list(runs)
+    while len(left) > FAN_IN:
+        first, left = left[:FAN_IN], left[FAN_IN:]
+        own.append(scratch / f"merged-{len(own)}")
+        _write(own[-1], _merged(first), schema, RUN_GROUP_BYTES)
+        left.append(own[-1])
+        for used in set(first).intersection(own):
+            used.unlink()
+    _write(path, _merged(left), schema, GROUP_BYTES)
+    for used in set(left).intersection(own):
+        used.unlink()
+
+
+def _merged(runs: Sequence[Path]) -> Iterator[Row]:
     yield from heapq.merge(*map(_read, runs), key=KEY)
 
 

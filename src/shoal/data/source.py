@@ -11,6 +11,9 @@ records that are kept so far. Every row group holds at most that, or a single re
 
 A cap keeps the records with the smallest xxh3-128 of their bytes while they fit, so that what is
 kept does not depend on their order in the archive and a larger cap keeps all of a smaller one.
+
+A killed stage goes on at the shard that it was at: members of the archive that together give
+`SHARD_BYTES` or more. Those before are unpacked again where the archive is one stream, not read.
 """
 
 import heapq
@@ -25,11 +28,13 @@ import xxhash
 
 from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
+from shoal.core.files import link
 from shoal.core.progress import Progress
-from shoal.data.archive import content_digest, is_url, records
+from shoal.data.archive import content_digest, is_url, members
 from shoal.data.config import Reader, Source
 from shoal.data.download import fetch
 from shoal.data.members import Record
+from shoal.data.shards import shards
 from shoal.data.split import split
 from shoal.data.table import BATCH_ROWS
 
@@ -39,6 +44,7 @@ SCHEMA = pa.schema(
     [("source_id", pa.string()), ("raw", pa.large_binary()), ("problem", pa.string())]
 )
 GROUP_BYTES = 8 * 2**20
+SHARD_BYTES = 8 * 2**20
 CAP_SEED = 1
 
 
@@ -58,7 +64,7 @@ def source_artifact(root: Path, source: Source, downloads: Path, progress: Progr
     def make(folder: Path) -> dict[str, Any]:
         path = _archive_path(source, downloads, progress)
         return {
-            **_write(folder / TABLE, _capped(_pieces(source, path), source.limit_bytes), source),
+            **_make(folder, source, path),
             "revision": source.archive.revision,
             "retrieved": _retrieved(source, path),
         }
@@ -118,9 +124,54 @@ def _retrieved(source: Source, path: Path | str) -> str:
     return moment.date().isoformat()
 
 
-def _pieces(source: Source, path: Path | str) -> Iterator[Record]:
-    reader = source.reader
-    for record in records(source, path):
+class _Member:
+    """The pieces of one member's records, counted as they are read."""
+
+    def __init__(self, found: Iterator[Record], reader: Reader) -> None:
+        self._found, self._reader = found, reader
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in _pieces(self._found, self._reader):
+            self.bytes += len(record.data)
+            yield record
+
+
+def _make(folder: Path, source: Source, path: Path | str) -> dict[str, int]:
+    """Writes the table of a source, from shards of it; returns its counts."""
+
+    def write(inside: Path, taken: Iterable[_Member]) -> dict[str, int]:
+        found = (record for member in taken for record in member)
+        _write(inside / TABLE, _capped(found, source.limit_bytes))
+        return {}
+
+    read = (_Member(found, source.reader) for found in members(source, path))
+    made = list(shards(folder, "records", read, write, lambda member: member.bytes, SHARD_BYTES))
+    if len(made) == 1:
+        link(made[0].path / TABLE, folder / TABLE)
+    else:
+        # What a cap keeps of the whole it keeps of every shard.
+        kept = (record for shard in made for record in _read(shard.path / TABLE))
+        _write(folder / TABLE, _capped(kept, source.limit_bytes))
+    facts = _counts(folder / TABLE)
+    if facts["records"] == 0:
+        where = source.archive.filename or source.archive.path or source.archive.package
+        raise ValueError(
+            f"source {source.name} is empty: nothing in {where} matches "
+            f"members={list(source.reader.members)}; correct the patterns or leave it out"
+        )
+    return facts
+
+
+def _read(path: Path) -> Iterator[Record]:
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            for row in file.read_row_group(group).to_pylist():
+                yield Record(source_id=row["source_id"], data=row["raw"], problem=row["problem"])
+
+
+def _pieces(found: Iterator[Record], reader: Reader) -> Iterator[Record]:
+    for record in found:
         if record.problem:
             yield record
             continue
@@ -164,7 +215,7 @@ def _capped(found: Iterable[Record], limit_bytes: int) -> Iterable[Record]:
     return [*(record for _, _, record in sorted(heap, reverse=True)), *problems]
 
 
-def _write(path: Path, found: Iterable[Record], source: Source) -> dict[str, int]:
+def _write(path: Path, found: Iterable[Record]) -> None:
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         for group in _groups(found):
             columns = [
@@ -174,14 +225,6 @@ def _write(path: Path, found: Iterable[Record], source: Source) -> dict[str, int
             ]
             arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA))
-    facts = _counts(path)
-    if facts["records"] == 0:
-        where = source.archive.filename or source.archive.path or source.archive.package
-        raise ValueError(
-            f"source {source.name} is empty: nothing in {where} matches "
-            f"members={list(source.reader.members)}; correct the patterns or leave it out"
-        )
-    return facts
 
 
 def _groups(found: Iterable[Record]) -> Iterator[list[Record]]:

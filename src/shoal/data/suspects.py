@@ -51,15 +51,11 @@ class Suspects:
         self._sources: dict[int, set[str]] = defaultdict(set)
         self._by_kind: dict[int, list[dict[str, Any]]] = defaultdict(list)
 
-    def add(self, row: dict[str, Any], kind: int, text: str) -> None:
-        """Looks at one row of `contamination.parquet`, its first n-gram and its document."""
-        start, stop = row["start"], row["stop"]
-        sample = text[start : min(stop, start + SAMPLE_CHARACTERS)]
-        found = {**{name: row[name] for name in _KEEP}, "sample": sample, "reason": ""}
-        found["reason"] = reason(text, start, stop, row["share"])
+    def add(self, found: dict[str, Any], kind: int) -> None:
+        """Takes what `look` found, and the kind of its first n-gram."""
         if found["reason"]:
             self._rows.append(found)
-        self._sources[kind].add(row["source"])
+        self._sources[kind].add(found["source"])
         self._by_kind[kind].append(found)
 
     def finish(self) -> pa.Table:
@@ -72,6 +68,19 @@ class Suspects:
         key = ("reason", "source", "id", "start", "benchmark", "item")
         rows = sorted(self._rows, key=lambda row: [row[name] for name in key])
         return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def look(row: dict[str, Any], text: str) -> dict[str, Any]:
+    """One row of `contamination.parquet` and its document, as `likely_false.parquet` has it.
+
+    Its reason is empty where this document alone gives none.
+    """
+    start, stop = row["start"], row["stop"]
+    return {
+        **{name: row[name] for name in _KEEP},
+        "sample": text[start : min(stop, start + SAMPLE_CHARACTERS)],
+        "reason": reason(text, start, stop, row["share"]),
+    }
 
 
 def reason(text: str, start: int, stop: int, share: float) -> str:

@@ -26,3 +26,10 @@ def batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordB
     """The table in order, a bounded number of rows at a time."""
     with pq.ParquetFile(path) as file:
         yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+
+
+def append(writer: pq.ParquetWriter, path: Path) -> None:
+    """Writes a table behind what the writer has, in the row groups that it is in."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            writer.write_table(file.read_row_group(group))

@@ -13,28 +13,33 @@ Stage `tokens` writes the token store:
 Facts: the same, and per source its training documents, their bytes and tokens (EOS included), and
 which encoder made them (`data.encode`).
 
+A killed stage goes on at the shard of the source that it was at.
+
 End of text has id 0 and is no token of the encoder: text that holds the literal `<|endoftext|>` is
 encoded as ordinary characters, so id 0 in a store always ends a document.
 """
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import pyarrow as pa
 import xxhash
-from jaxtyping import UInt32
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
 from shoal.core.files import write_atomic
+from shoal.core.parts import Part
 from shoal.core.progress import Progress, Task
 from shoal.data.cells import Cells
 from shoal.data.config import CorpusConfig, TokenizerConfig
 from shoal.data.encode import Encoder
+from shoal.data.shards import Taken, shards
 from shoal.data.training import Split
 
 REVISION = 1
@@ -43,6 +48,7 @@ EOS = "<|endoftext|>"
 EOS_ID = 0
 TOKENIZER = "tokenizer.json"
 STORE = "store.json"
+TOKENS = "tokens.bin"
 
 
 def tokenizer_artifact(
@@ -161,7 +167,8 @@ def tokens(
         ):
             for source in corpus.training:
                 task.say(source.name)
-                sources[source.name] = _write(split, source.name, encoder, cells, streams, task)
+                encoded = _encoded(folder, split, source.name, encoder, cells, vocab)
+                sources[source.name] = _write(encoded, streams, task)
             task.say("")
         store = {
             "dtype": token_dtype(vocab).name,
@@ -220,17 +227,17 @@ class _Streams:
         """Close all files."""
         self._open.close()
 
-    def write(self, cell: str, ids: UInt32[np.ndarray, " ids"]) -> int:
-        """Append a document, and its end."""
+    def append(self, cell: str, data: bytes, documents: int) -> int:
+        """Append documents, each with its end; returns how many tokens that are."""
         if cell not in self._files:
             path = self._folder / f"{cell}.bin"
             self._files[cell] = self._open.enter_context(path.open("wb"))
             self._counts[cell] = [0, 0]
-        self._files[cell].write(np.append(ids, EOS_ID).astype(self._dtype).tobytes())
-        counts = self._counts[cell]
-        counts[0] += len(ids) + 1
-        counts[1] += 1
-        return len(ids) + 1
+        self._files[cell].write(data)
+        tokens = len(data) // self._dtype.itemsize
+        self._counts[cell][0] += tokens
+        self._counts[cell][1] += documents
+        return tokens
 
     def cells(self, unit_tokens: int) -> dict[str, dict[str, int]]:
         """What `store.json` says of each cell, by name."""
@@ -245,23 +252,49 @@ class _Streams:
         }
 
 
-def _write(
-    split: Split, source: str, encoder: Encoder, cells: Cells, streams: _Streams, task: Task
-) -> dict[str, int]:
-    count = {"documents": 0, "bytes": 0, "tokens": 0}
+def _encoded(
+    folder: Path, split: Split, source: str, encoder: Encoder, cells: Cells, vocab_size: int
+) -> Iterator[Part]:
+    """The shards of a source: `TOKENS` is cell after cell, as long as the facts say."""
     firsts = (text for b in split.batches(source, ["text"]) for text in b["text"].to_pylist())
-    encoder.gate(source, firsts)
-    for batch in split.batches(source, ["id", "text", "bytes"]):
-        for start in range(0, batch.num_rows, 256):
-            part = batch.slice(start, 256)
-            found = encoder.encode_batch(part["text"].to_pylist(), source)
-            names = cells.of(source, part["id"].to_pylist())
-            written = [streams.write(cell, ids) for cell, ids in zip(names, found, strict=True)]
-            size = sum(part["bytes"].to_pylist())
-            count["documents"] += part.num_rows
-            count["bytes"] += size
-            count["tokens"] += sum(written)
-            task.advance(size)
+    gate = encoder.gate(source, firsts)
+
+    def make(inside: Path, batches: Taken[pa.RecordBatch]) -> dict[str, Any]:
+        before = gate.fallbacks
+        found: dict[str, list[bytes]] = defaultdict(list)
+        size = 0
+        for batch in batches:
+            for start in range(0, batch.num_rows, 256):
+                part = batch.slice(start, 256)
+                texts, ids = part["text"].to_pylist(), part["id"].to_pylist()
+                encoded = encoder.encode_batch(texts, source)
+                for cell, one in zip(cells.of(source, ids), encoded, strict=True):
+                    found[cell].append(np.append(one, EOS_ID).astype(dtype).tobytes())
+                size += sum(part["bytes"].to_pylist())
+        with (inside / TOKENS).open("wb") as file:
+            lengths = {cell: sum(map(file.write, data)) for cell, data in sorted(found.items())}
+        return {
+            "cells": {cell: [length, len(found[cell])] for cell, length in lengths.items()},
+            "bytes": size,
+            "fallbacks": gate.fallbacks - before,
+        }
+
+    dtype = token_dtype(vocab_size)
+    for shard in shards(folder, source, split.batches(source, ["id", "text", "bytes"]), make):
+        if shard.reused:
+            gate.fallbacks += shard.facts["fallbacks"]
+        yield shard
+
+
+def _write(encoded: Iterable[Part], streams: _Streams, task: Task) -> dict[str, int]:
+    count = {"documents": 0, "bytes": 0, "tokens": 0}
+    for shard in encoded:
+        with (shard.path / TOKENS).open("rb") as file:
+            for cell, (length, documents) in shard.facts["cells"].items():
+                count["tokens"] += streams.append(cell, file.read(length), documents)
+                count["documents"] += documents
+        count["bytes"] += shard.facts["bytes"]
+        task.advance(shard.facts["bytes"])
     return count
 
 

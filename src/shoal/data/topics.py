@@ -17,11 +17,13 @@ Stage `topics` writes `topics.parquet`, one row per training document, by source
   centroid  int32
   topic     int32    number of the topic, by falling share of the sample
   score     float32  closeness to the centroid, 1 at most; 0 for text without a known word
-Facts: per topic its documents and bytes.
+Facts: per topic its documents and bytes. A killed stage goes on at the shard that it was at.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,10 @@ from shoal.core.artifact import Artifact, build
 from shoal.core.config import plain
 from shoal.core.files import read_limited, write_atomic
 from shoal.core.progress import Progress
+from shoal.data import table
 from shoal.data.config import CorpusConfig
 from shoal.data.settings import TopicsConfig
+from shoal.data.shards import shards
 from shoal.data.training import Split
 
 REVISION = 1
@@ -101,21 +105,15 @@ def topics(
             progress.task("assign topics", total, "documents") as task,
             pq.ParquetWriter(folder / TABLE, SCHEMA, compression="zstd") as writer,
         ):
-            assign = _assigner(model.path, config)
+            write = partial(_write, assign=_assigner(model.path, config))
             for source in corpus.training:
-                for batch in split.batches(source.name, ["id", "source", "text", "bytes"]):
-                    centroid, topic, score = assign(batch["text"].to_pylist())
-                    columns = [batch["id"], batch["source"], centroid, topic, score]
-                    writer.write_batch(
-                        pa.record_batch(
-                            [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)],
-                            SCHEMA,
-                        )
-                    )
-                    documents.update(topic.tolist())
-                    for one, length in zip(topic.tolist(), batch["bytes"].to_pylist(), strict=True):
-                        size[one] += length
-                    task.advance(batch.num_rows)
+                batches = split.batches(source.name, ["id", "source", "text", "bytes"])
+                for shard in shards(folder, source.name, batches, write):
+                    table.append(writer, shard.path / TABLE)
+                    for one, (number, length) in shard.facts["topics"].items():
+                        documents[int(one)] += number
+                        size[int(one)] += length
+                        task.advance(number)
         named = model.facts["topics"]
         return {
             "topics": [
@@ -133,6 +131,21 @@ def topics(
         inputs={**inputs, "topic_model": model.digest},
         make=make,
     )
+
+
+def _write(folder: Path, batches: Iterable[pa.RecordBatch], assign: Any) -> dict[str, Any]:
+    """One shard of the table: topic -> its documents and bytes."""
+    counts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    with pq.ParquetWriter(folder / TABLE, SCHEMA, compression="zstd") as writer:
+        for batch in batches:
+            centroid, topic, score = assign(batch["text"].to_pylist())
+            columns = [batch["id"], batch["source"], centroid, topic, score]
+            arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, SCHEMA))
+            for one, length in zip(topic.tolist(), batch["bytes"].to_pylist(), strict=True):
+                counts[one][0] += 1
+                counts[one][1] += length
+    return {"topics": {str(one): found for one, found in sorted(counts.items())}}
 
 
 def _model_input(config: TopicsConfig) -> dict[str, str]:
