@@ -289,7 +289,7 @@ def _backtests(
             continue
         points = points_of(below, end[lower][None], np.array([scale[name]]), top)
         bounds, pins = bounds_of(points, settings)
-        said = float(central(points, bounds, pins, huber=settings.huber).central[0])
+        said = float(central(points, bounds, pins, settings=settings).central[0])
         mean = float(np.mean(seen))
         found[name] = {
             "rung": top.rung,

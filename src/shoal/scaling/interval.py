@@ -80,7 +80,6 @@ class Estimates:
     Attributes:
         central: the forecast.
         law: alpha, E, and the gap above E at the target.
-        wide: the best law within the bounds of E; the same where E is not pinned.
         intervals: level -> lowest and highest value of one run there.
         parts: what the 90 % interval comes from, each as its own half width.
         forms: form -> its forecast.
@@ -90,7 +89,6 @@ class Estimates:
 
     central: Column
     law: Fits
-    wide: Fits
     intervals: dict[float, tuple[Column, Column]]
     parts: dict[str, Column]
     forms: dict[str, Column]
@@ -132,52 +130,94 @@ class Points:
         return np.stack([(weights[:, self.rung == k] > 0).any(-1) for k in range(number)], axis=-1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Laws:
+    """The fits that everything else is measured from.
+
+    Attributes:
+        bounds: of E.
+        pins: of E, if it has any.
+        center: the law that is forecast.
+        wide: the best within the bounds, all runs weighing alike.
+        held: the best with the center's E, likewise.
+        noise: of one run.
+        quantiles: of the noise, for each level.
+    """
+
+    bounds: Bounds
+    pins: Column | None
+    center: Fits
+    wide: Fits
+    held: Fits
+    noise: Column
+    quantiles: dict[float, Column]
+
+    @property
+    def kept(self) -> Rows:
+        """Weights of the runs: what a robust fit set aside stays aside."""
+        return (self.wide if self.pins is None else self.held).weights
+
+
+def laws(points: Points, settings: Settings) -> Laws:
+    """Fit every problem; errors as `bounds_of`."""
+    bounds, pins = bounds_of(points, settings)
+    center = central(points, bounds, pins, settings=settings)
+    even, robust = points.weights, _robust(points, settings)
+    wide = center
+    if pins is not None:
+        wide = fit(points.compute, points.losses, even, bounds, **robust)
+    held = fit(points.compute, points.losses, even, pinned(center.asymptote), **robust)
+    noise, quantiles = _noise(points, wide if pins is None else held, pins, settings)
+    return Laws(
+        bounds=bounds,
+        pins=pins,
+        center=center,
+        wide=wide,
+        held=held,
+        noise=noise,
+        quantiles=quantiles,
+    )
+
+
 def estimate(points: Points, settings: Settings) -> Estimates:
     """Forecast every problem, each with at least three rungs, at the target."""
-    bounds, pins = bounds_of(points, settings)
-    center = central(points, bounds, pins, huber=settings.huber)
-    even = points.weights
-    wide = fit(points.compute, points.losses, even, bounds, huber=settings.huber)
-    held = fit(points.compute, points.losses, even, pinned(center.asymptote), huber=settings.huber)
-    noise, quantiles = _noise(points, held if pins is not None else wide, pins, settings)
-    at = (points.compute, points.losses)
-    sides: dict[float, tuple[Column, Column]] = {}
-    for level in LEVELS:
-        allowed = (quantiles[level] * noise) ** 2
-        low, high = spans(wide, *at, bounds, allowed=allowed)
-        inner = spans(held, *at, pinned(center.asymptote), allowed=allowed)
-        low, high = (np.minimum(low, inner[0]), np.maximum(high, inner[1]))
-        sides[level] = (center.central - low, high - center.central)
-    parts = _parts(points, bounds, center, wide, held, noise * quantiles[0.9])
-    # What a robust fit set aside stays aside in the fits that are compared with it.
-    kept = held.weights if pins is not None else wide.weights
-    left_out = _left_out(points, bounds, pins, center, kept)
+    known = laws(points, settings)
+    center, noise, quantiles = known.center, known.noise, known.quantiles
+    at, held = (points.compute, points.losses), pinned(center.asymptote)
+    left_out = _left_out(points, known)
+    in_tokens = central(points, known.bounds, known.pins, x=points.tokens, weights=known.kept)
     forms = {
-        "L = E + A * T^-alpha": central(
-            points, bounds, pins, x=points.tokens, weights=kept
-        ).central,
-        "ln L = a + b ln C + c ln^2 C": curved(points, kept),
+        "L = E + A * T^-alpha": in_tokens.central,
+        "ln L = a + b ln C + c ln^2 C": curved(points, known.kept),
     }
-    parts["leave_one_out"] = np.abs(left_out).max(0)
-    parts["form"] = np.abs(np.stack(list(forms.values())) - center.central).max(0)
     moves = np.concatenate([left_out, np.stack(list(forms.values())) - center.central])
     intervals: dict[float, tuple[Column, Column]] = {}
-    for level, (below, above) in sides.items():
-        share = quantiles[level] / quantiles[0.9]
+    for level in LEVELS:
+        allowed, share = (quantiles[level] * noise) ** 2, quantiles[level] / quantiles[0.9]
+        low, high = spans(known.wide, *at, known.bounds, allowed=allowed)
+        inner = spans(known.held, *at, held, allowed=allowed)
         intervals[level] = (
-            center.central - np.maximum(below, -share * moves.min(0)),
-            center.central + np.maximum(above, share * moves.max(0)),
+            np.minimum(np.minimum(low, inner[0]), center.central + share * moves.min(0)),
+            np.maximum(np.maximum(high, inner[1]), center.central + share * moves.max(0)),
         )
+    parts = _parts(points, known)
+    parts["leave_one_out"] = np.abs(left_out).max(0)
+    parts["form"] = np.abs(moves[len(left_out) :]).max(0)
     return Estimates(
         central=center.central,
         law=center,
-        wide=wide,
         intervals=intervals,
         parts={name: parts[name] for name in PARTS},
         forms=forms,
         noise=noise,
         left_out=left_out,
     )
+
+
+def law_span(points: Points, known: Laws) -> tuple[Column, Column]:
+    """The 90 % interval of the law itself at the target, without a run's own noise."""
+    unit = known.quantiles[0.9] * known.noise
+    return spans(known.wide, points.compute, points.losses, known.bounds, allowed=unit**2, own=0.0)
 
 
 def bounds_of(points: Points, settings: Settings) -> tuple[Bounds, Column | None]:
@@ -231,7 +271,7 @@ def central(
     *,
     x: Float[np.ndarray, " N"] | None = None,
     weights: Rows | None = None,
-    huber: float = 0.0,
+    settings: Settings | None = None,
 ) -> Fits:
     """The law that gives the center.
 
@@ -244,16 +284,21 @@ def central(
         pins: of E, likewise.
         x: what the law is in, if not compute.
         weights: 0 to leave a run out.
-        huber: as for `fit`.
+        settings: for a robust fit; None: all residuals count squared.
     """
     x = points.compute if x is None else x
     weights = points.weights if weights is None else weights
+    robust = {} if settings is None else _robust(points, settings)
     if pins is None:
-        return fit(x, points.losses, weights, bounds, huber=huber)
+        return fit(x, points.losses, weights, bounds, **robust)
     gaps = np.where(weights > 0, points.losses - pins[:, None], 1.0)
     relative = weights / gaps**2
     relative *= weights.sum(-1, keepdims=True) / relative.sum(-1, keepdims=True)
-    return fit(x, points.losses, relative, pinned(pins), huber=huber)
+    return fit(x, points.losses, relative, pinned(pins), **robust)
+
+
+def _robust(points: Points, settings: Settings) -> dict[str, Any]:
+    return {"huber": settings.huber, "noise": _guess(points, settings)}
 
 
 def _within(points: Points) -> tuple[Column, Column]:
@@ -316,22 +361,20 @@ def _noise(
     )
 
 
-def _parts(
-    points: Points, bounds: Bounds, center: Fits, wide: Fits, held: Fits, unit: Column
-) -> dict[str, Column]:
+def _parts(points: Points, known: Laws) -> dict[str, Column]:
     """Half widths of what the profile holds: noise in the law, one run's own, and E."""
+    unit, held = known.quantiles[0.9] * known.noise, pinned(known.center.asymptote)
     at = (points.compute, points.losses)
-    low, high = spans(held, *at, pinned(center.asymptote), allowed=unit**2, own=0.0)
+    low, high = spans(known.held, *at, held, allowed=unit**2, own=0.0)
     residual = (high - low) / 2
-    low, high = spans(wide, *at, bounds, allowed=unit**2, own=0.0)
+    low, high = law_span(points, known)
     asymptote = np.sqrt(np.maximum(((high - low) / 2) ** 2 - residual**2, 0.0))
     return {"residual": residual, "seed": unit, "asymptote": asymptote}
 
 
-def _left_out(
-    points: Points, bounds: Bounds, pins: Column | None, center: Fits, weights: Rows
-) -> Float[np.ndarray, "R P"]:
+def _left_out(points: Points, known: Laws) -> Float[np.ndarray, "R P"]:
     """How far the center moves without each rung; 0 where too few are left."""
+    weights, center = known.kept, known.center.central
     rungs = points.rungs(weights)
     moves: list[Column] = []
     for rung in range(rungs.shape[1]):
@@ -339,7 +382,7 @@ def _left_out(
         left = points.rungs(without).sum(-1)
         usable = rungs[:, rung] & (left >= 2)
         tried = np.where(usable[:, None], without, weights)
-        moved = central(points, bounds, pins, weights=tried).central - center.central
+        moved = central(points, known.bounds, known.pins, weights=tried).central - center
         moves.append(np.where(usable, moved, 0.0))
     return np.stack(moves)
 

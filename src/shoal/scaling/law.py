@@ -173,7 +173,13 @@ def _descent(
 
 
 def fit(
-    x: Float[np.ndarray, " N"], losses: Rows, weights: Rows, bounds: Bounds, *, huber: float = 0.0
+    x: Float[np.ndarray, " N"],
+    losses: Rows,
+    weights: Rows,
+    bounds: Bounds,
+    *,
+    huber: float = 0.0,
+    noise: Column | None = None,
 ) -> Fits:
     """The best law within the bounds for each problem.
 
@@ -183,14 +189,18 @@ def fit(
         weights: of each run, 0 to leave it out.
         bounds: of E.
         huber: residuals beyond so many robust deviations count linearly; 0: all count squared.
+        noise: a deviation is at least this: few residuals can all be small.
     """
     clean = np.where(weights > 0, losses, 0.0)
     found = _fitted(x, clean, weights, bounds)
     if not huber:
         return found
-    scale, factors = _scale(found), np.ones_like(weights)
-    active = np.arange(len(clean))
-    for _ in range(_HUBER_ROUNDS):
+    scale = _scale(found, weights, noise)
+    factors, active = np.ones_like(weights), np.arange(len(clean))
+    for turn in range(_HUBER_ROUNDS):
+        if 0 < turn <= _HUBER_ROUNDS // 3:
+            # A wild run hides itself in the first fits, so the scale follows them for a while.
+            scale = _scale(found, weights, noise)
         size = np.abs(found.residuals[active]) * np.sqrt(weights[active])
         limit = huber * scale[active, None]
         kept = np.where(size > limit, limit / np.maximum(size, 1e-300), 1.0)
@@ -204,10 +214,11 @@ def fit(
     return found
 
 
-def _scale(found: Fits) -> Column:
+def _scale(found: Fits, weights: Rows, noise: Column | None) -> Column:
     """A deviation that a few wild runs do not move; no less than a millionth of the gap."""
-    size = np.where(found.weights > 0, np.abs(found.residuals) * np.sqrt(found.weights), np.nan)
-    return np.maximum(1.4826 * np.nanmedian(size, axis=-1), 1e-6 * np.abs(found.gap))
+    size = np.where(weights > 0, np.abs(found.residuals) * np.sqrt(weights), np.nan)
+    scale = np.maximum(1.4826 * np.nanmedian(size, axis=-1), 1e-6 * np.abs(found.gap))
+    return scale if noise is None else np.maximum(scale, noise)
 
 
 def _fitted(x: Float[np.ndarray, " N"], losses: Rows, weights: Rows, bounds: Bounds) -> Fits:
@@ -274,7 +285,8 @@ def spans(
             high = np.take_along_axis(grid, np.minimum(place + 1, grid.shape[1] - 1)[:, None], -1)
             grid = low + (high - low) * _ZOOM
         ends.append(sign * reach.max(-1))
-    return ends[0], ends[1]
+    # The best law is always allowed, also where rounding leaves no room around it.
+    return np.minimum(ends[0], found.central), np.maximum(ends[1], found.central)
 
 
 def _reach(

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from shoal.scaling.forecast import points_of, rounded
-from shoal.scaling.interval import MIN_RUNGS, Asymptote, Points, Settings, bounds_of, estimate
-from shoal.scaling.law import spans
+from shoal.scaling.interval import MIN_RUNGS, Asymptote, Points, Settings, law_span, laws
 from shoal.scaling.outcome import equivalent
 from shoal.scaling.records import RungRun, Target
+
+# What lies on the end of a range is within it, also after rounding.
+EDGE = 1 + 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,16 +83,14 @@ def read_law(found: Curve, amount: float, settings: Settings) -> Reading:
     if not found.lawful:
         raise ValueError(f"{found.name} has fewer than {MIN_RUNGS} rungs, too few for a law")
     points = _points(found, amount)
-    bounds, _ = bounds_of(points, settings)
-    known = estimate(points, settings)
-    unit = known.parts["seed"]
-    low, high = spans(known.wide, points.compute, points.losses, bounds, allowed=unit**2, own=0.0)
+    known = laws(points, settings)
+    low, high = law_span(points, known)
     return Reading(
-        loss=float(known.central[0]),
+        loss=float(known.center.central[0]),
         half=float((high - low)[0] / 2),
-        asymptote=float(known.law.asymptote[0]),
-        alpha=float(known.law.alpha[0]),
-        noise=float(unit[0]),
+        asymptote=float(known.center.asymptote[0]),
+        alpha=float(known.center.alpha[0]),
+        noise=float((known.quantiles[0.9] * known.noise)[0]),
     )
 
 
@@ -137,7 +137,7 @@ def speedup(
         "reference_loss": rounded(here.loss),
         "speedup": None if central is None else rounded(central),
         "interval_90": [None if end is None else rounded(end) for end in ends],
-        "inside": central is not None and low <= amount * central <= high,
+        "inside": central is not None and low / EDGE <= amount * central <= high * EDGE,
     }
 
 
