@@ -22,14 +22,17 @@ comes first (equal ones by order of sources, then id), and a document is removed
 before it holds at least `min_containment` of its distinct word n-grams (`data.containment`: exact,
 up to equal 64-bit hashes). A document of fewer words than the n-gram is one n-gram of its own
 length. Exempt sources lose nothing, but their documents are compared with like all others.
-Text is read once more, for candidates only; their sets of n-grams lie in a file, not in memory.
+Text is read once more, for candidates only; their sets of n-grams lie in a file, not in memory. A
+killed stage goes on at the shard of documents whose sets it was making.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +47,11 @@ from shoal.data.config import CorpusConfig
 from shoal.data.dedup import TABLE as DUPLICATES
 from shoal.data.engine import Engine
 from shoal.data.settings import NearConfig
+from shoal.data.shards import shards
 
 REVISION = 1
 TABLE = "near.parquet"
+NGRAMS, WORDS, SETS = "ngrams.bin", "words.bin", "sets.npy"
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -184,15 +189,10 @@ class _Sets:
     ends: Int64[np.ndarray, "members"]
     length: int = field(default=0)
 
-    def add(self, member: int, hashes: UInt64[np.ndarray, "n"], file: Any) -> None:
-        """Writes one member's set."""
-        values = np.sort(hashes)
-        fresh = np.ones(len(values), bool)
-        fresh[1:] = values[1:] != values[:-1]
-        values = values[fresh]
-        values.tofile(file)
-        self.begins[member], self.ends[member] = self.length, self.length + len(values)
-        self.length += len(values)
+    def add(self, member: int, length: int) -> None:
+        """The next set in the file is this member's."""
+        self.begins[member], self.ends[member] = self.length, self.length + length
+        self.length += length
 
     def read(self) -> UInt64[np.ndarray, "hashes"]:
         """All sets, mapped into memory."""
@@ -212,14 +212,15 @@ def _verify(
     from shoal.data.containment import find_keepers
 
     count = members.table.num_rows
-    paths = [folder / name for name in ("ngrams.bin", "words.bin")]
+    paths = [folder / name for name in (NGRAMS, WORDS)]
     ngrams, words = (
         _Sets(path=path, begins=np.zeros(count, np.int64), ends=np.zeros(count, np.int64))
         for path in paths
     )
     try:
         with progress.task("near duplicates", count, "documents") as task:
-            for number in _write_sets(ngrams, words, members, documents, config.ngram_words):
+            sets = (ngrams, words)
+            for number in _write_sets(folder, *sets, members, documents, config.ngram_words):
                 task.advance(number)
             exempt = np.isin(np.array(members.table["source"].to_pylist(), str), config.exempt)
             hashes = ngrams.read()
@@ -233,34 +234,59 @@ def _verify(
 
 
 def _write_sets(
-    ngrams: _Sets, words: _Sets, members: _Members, documents: Artifact, length: int
+    folder: Path, ngrams: _Sets, words: _Sets, members: _Members, documents: Artifact, length: int
 ) -> Iterator[int]:
-    """Writes the sets of all members; yields how many at a time."""
-    from shoal.data.scan import ngram_hashes, scan
-
+    """Writes the sets of all members, a shard at a time; yields how many."""
     with ngrams.path.open("wb") as ngram_file, words.path.open("wb") as word_file:
         for source, places in members.places().items():
-            path = documents.path / f"{source}.parquet"
-            for batch in table.batches(path, ["source_id", "text"]):
-                found = [places.get(name, -1) for name in batch["source_id"].to_pylist()]
-                texts = batch["text"].filter(pa.array([place >= 0 for place in found]))
-                found = [place for place in found if place >= 0]
-                if not found:
-                    continue
-                said = scan(texts)
-                hashes, starts = ngram_hashes(said.hashes, said.starts, length)
-                bounds = np.searchsorted(starts, said.starts)
-                for place, (a, b), (i, j) in zip(
-                    found,
-                    itertools.pairwise(said.starts),
-                    itertools.pairwise(bounds),
-                    strict=True,
-                ):
-                    mine = said.hashes[a:b]
-                    words.add(place, mine, word_file)
-                    short = 0 < b - a < length
-                    ngrams.add(place, _whole(mine) if short else hashes[i:j], ngram_file)
-                yield len(found)
+            batches = table.batches(documents.path / f"{source}.parquet", ["source_id", "text"])
+            make = partial(_sets_of, places=places, length=length)
+            for shard in shards(folder, source, batches, make):
+                for name, file in ((NGRAMS, ngram_file), (WORDS, word_file)):
+                    with (shard.path / name).open("rb") as made:
+                        shutil.copyfileobj(made, file)
+                rows = np.load(shard.path / SETS).tolist()
+                for member, num_ngrams, num_words in rows:
+                    ngrams.add(member, num_ngrams)
+                    words.add(member, num_words)
+                yield len(rows)
+
+
+def _sets_of(
+    folder: Path, batches: Iterable[pa.RecordBatch], places: Mapping[str, int], length: int
+) -> dict[str, Any]:
+    """One shard: the sets of its members in a row, and how long both are of each."""
+    from shoal.data.scan import ngram_hashes, scan
+
+    rows: list[tuple[int, int, int]] = []
+    with (folder / NGRAMS).open("wb") as ngram_file, (folder / WORDS).open("wb") as word_file:
+        for batch in batches:
+            found = [places.get(name, -1) for name in batch["source_id"].to_pylist()]
+            texts = batch["text"].filter(pa.array([place >= 0 for place in found]))
+            found = [place for place in found if place >= 0]
+            if not found:
+                continue
+            said = scan(texts)
+            hashes, starts = ngram_hashes(said.hashes, said.starts, length)
+            bounds = np.searchsorted(starts, said.starts)
+            for place, (a, b), (i, j) in zip(
+                found, itertools.pairwise(said.starts), itertools.pairwise(bounds), strict=True
+            ):
+                mine = said.hashes[a:b]
+                both = _whole(mine) if 0 < b - a < length else hashes[i:j]
+                sizes = _write_set(ngram_file, both), _write_set(word_file, mine)
+                rows.append((place, *sizes))
+    np.save(folder / SETS, np.array(rows, np.int64).reshape(-1, 3))
+    return {}
+
+
+def _write_set(file: BinaryIO, hashes: UInt64[np.ndarray, "n"]) -> int:
+    """Writes the distinct ones, sorted; returns how many there are."""
+    values = np.sort(hashes)
+    fresh = np.ones(len(values), bool)
+    fresh[1:] = values[1:] != values[:-1]
+    values[fresh].tofile(file)
+    return int(fresh.sum())
 
 
 def _whole(words: UInt64[np.ndarray, "n"]) -> UInt64[np.ndarray, "one"]:
