@@ -115,6 +115,33 @@ def test_too_few_rungs_are_refused():
         forecast(replace(ladder, runs=(*ladder.runs[:2], bare)))
 
 
+@pytest.mark.parametrize(
+    "shape", ["constant", "rising", "random", "one step down", "far too steep"]
+)
+def test_whatever_the_rungs_say_the_numbers_are_finite_and_in_order(shape: str):
+    rng = np.random.default_rng(0)
+    laws = {
+        "constant": lambda _: 2.0,
+        "rising": lambda compute: 2 + 0.1 * math.log(compute / 1e12),
+        "random": lambda _: 1 + float(rng.random()),
+        "one step down": lambda compute: 3.0 if compute < 5e12 else 2.0,
+        "far too steep": lambda compute: 1 + (compute / 1e12) ** -3.0,
+    }
+    ladder = made()
+    runs = tuple(
+        replace(run, series={HEADLINE: tuple(laws[shape](run.flops) for _ in FRACTIONS)})
+        for run in ladder.runs
+    )
+    for asymptote in (None, 0.5, (0.2, 0.8)):
+        found = forecast(replace(ladder, runs=runs), asymptote=asymptote)
+        canonical_json(found.plain())
+        one = found.headline
+        for place in range(20):
+            low, high = one.interval_90[place]
+            inner = one.interval_50[place]
+            assert 0 <= low <= inner[0] <= one.central[place] <= inner[1] <= high
+
+
 def test_health_goes_on_in_a_straight_line_and_its_band_widens_with_scatter():
     ladder = made()
     found = forecast(ladder).health

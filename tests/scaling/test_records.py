@@ -68,6 +68,7 @@ def _drop(*path: Any) -> Callable[[Any], None]:
         (_set("runs", 0, "seconds", -1), "seconds=-1.0"),
         (_set("runs", 0, "series", HEADLINE, 3, math.inf), r"bpb\[3\] is inf"),
         (_set("runs", 0, "series", HEADLINE, [1.0]), "has 1 values"),
+        (_set("runs", 0, "series", HEADLINE, [0.0] * 20), "losses are above 0"),
         (_set("runs", 0, "health", "grad_norm", "high"), "grad_norm is 'high'"),
         (_set("runs", {}), "ladder.runs is dict"),
         (_set("target", "width", "wide"), "ladder.target.width is 'wide'"),

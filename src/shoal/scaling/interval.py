@@ -196,10 +196,9 @@ def estimate(points: Points, settings: Settings) -> Estimates:
         allowed, share = (quantiles[level] * noise) ** 2, quantiles[level] / quantiles[0.9]
         low, high = spans(known.wide, *at, known.bounds, allowed=allowed)
         inner = spans(known.held, *at, held, allowed=allowed)
-        intervals[level] = (
-            np.minimum(np.minimum(low, inner[0]), center.central + share * moves.min(0)),
-            np.maximum(np.maximum(high, inner[1]), center.central + share * moves.max(0)),
-        )
+        low = np.minimum(np.minimum(low, inner[0]), center.central + share * moves.min(0))
+        high = np.maximum(np.maximum(high, inner[1]), center.central + share * moves.max(0))
+        intervals[level] = (np.maximum(low, 0.0), high)
     parts = _parts(points, known)
     parts["leave_one_out"] = np.abs(left_out).max(0)
     parts["form"] = np.abs(moves[len(left_out) :]).max(0)

@@ -57,6 +57,11 @@ class RungRun:
         for kind in ("series", "health"):
             for name, values in getattr(self, kind).items():
                 _check_values(f"run {self.run}: {kind} {name!r}", values)
+        for name, values in self.series.items():
+            if any(value is not None and value <= 0 for value in values):
+                raise ValueError(
+                    f"run {self.run}: series {name!r} has a value of 0 or less; losses are above 0"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
