@@ -13,6 +13,7 @@ from shoal.data.local import local_corpus
 from shoal.data.settings import CellsConfig, TopicsConfig
 from shoal.model.config import ModelConfig
 from shoal.optim.config import OptimizerConfig
+from shoal.scaling.ladder import LadderConfig
 from shoal.train.config import Config, DataConfig, EvalConfig, TrainConfig
 
 TEXT = "TINY_TEXT"
@@ -95,3 +96,43 @@ def topical() -> Config:
         config.data.corpus, cells=CellsConfig(by="topic_quality", topics=topics), unit_tokens=64
     )
     return replace(config, data=replace(config.data, corpus=corpus))
+
+
+def tiny_rung(width: int) -> Config:
+    """Return a run of a width that ends in 20 steps."""
+    config = tiny()
+    model = replace(
+        config.model,
+        num_layers=2,
+        embed_dim=width,
+        num_heads=width // 8,
+        head_dim=8,
+        kv_heads_local=1,
+        rotary_dim=4,
+        expert_dim=width // 2,
+        latent_dim=width // 2,
+        shared_dim=width // 2,
+    )
+    return replace(
+        config,
+        name=f"tiny-{width}",
+        model=model,
+        train=replace(config.train, num_steps=20 * (width // 8), checkpoint_every_steps=0),
+        eval=replace(config.eval, sample_prompts=(), every_steps=width // 8, limit_bytes=1_000),
+    )
+
+
+def tiny_ladder() -> LadderConfig:
+    """Return three rungs and a target that train in seconds."""
+    return LadderConfig(
+        name="tiny-ladder",
+        rung=tiny_rung,
+        widths=(8, 16, 24),
+        target=tiny_target(),
+        seeds={8: 2},
+    )
+
+
+def tiny_target() -> Config:
+    """Return the run that `tiny_ladder` foretells."""
+    return replace(tiny_rung(32), name="tiny-target")

@@ -66,19 +66,19 @@ def evaluator(
     tokenizer = prepared.tokenizer()
     nats, following = scorer(config, mesh, together), sampler(config, mesh, together)
     compressed: dict[str, dict[str, dict[str, float]]] = {}
+    scored = scored_texts(config, prepared)
 
     def encode(texts: list[str]) -> list[list[int]]:
         return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def run(state: Any) -> None:
         step, sets = int(state.step), {}
-        with progress.task("evaluate", len(prepared.heldout), "sets") as task:
-            for name, texts in prepared.heldout.items():
+        with progress.task("evaluate", len(scored), "sets") as task:
+            for name, texts in scored.items():
                 if not texts:
                     continue
                 kinds = prepared.kinds[name]
-                if name not in compressed:
-                    compressed[name] = {d: compressors(limit_bytes(t)) for d, t in texts.items()}
+                packed = compressed[name] = compressed.get(name) or _compressed(texts)
                 sets[name] = evaluate(
                     texts,
                     encode,
@@ -88,7 +88,7 @@ def evaluator(
                     rows=config.eval.batch_sequences,
                     kinds=kinds,
                     code={domain for domain, kind in kinds.items() if kind == "code"},
-                    compressed=compressed[name],
+                    compressed=packed,
                 )
                 task.say(f"{name}: macro {sets[name]['macro']['bpb']:.3f} bits per byte")
                 task.advance()
@@ -104,6 +104,21 @@ def evaluator(
         record.event("evaluate", step=step, macro=macro)
 
     return run
+
+
+def _compressed(texts: dict[str, list[str]]) -> dict[str, dict[str, float]]:
+    return {domain: compressors(limit_bytes(found)) for domain, found in texts.items()}
+
+
+def scored_texts(config: Config, prepared: Prepared) -> dict[str, dict[str, list[str]]]:
+    """Return set -> domain -> the held-out texts that a config scores."""
+    limit = config.eval.limit_bytes
+    if not limit:
+        return prepared.heldout
+    return {
+        name: {domain: limit_bytes(texts, limit) for domain, texts in domains.items()}
+        for name, domains in prepared.heldout.items()
+    }
 
 
 def scorer(

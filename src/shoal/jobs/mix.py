@@ -35,6 +35,7 @@ from shoal.train.config import Config
 type Shares = dict[str, float]
 
 DESIGN_SEED = 0
+TABLE = "mix.csv"
 
 
 def mix(
@@ -69,8 +70,7 @@ def mix(
     config = resolve(recipe, overrides)
     small = _simulating(resolve(proxy_recipe or f"{recipe}-proxy"), config)
     start_jax(home())
-    progress = progress_for()
-    prepared = prepared_for(config, progress)
+    prepared = prepared_for(config, progress_for())
     store = TokenStore.open(prepared.store)
     grouped = strata(store.units, *_topics(prepared), groups)
     held = sizes(grouped, store.units)
@@ -79,24 +79,11 @@ def mix(
     folder = out or home() / "mixes" / config.name
     key = _key(small, prepared, grouped)
     run = _runner(small, folder / "runs", prepared, grouped, store.units, key)
-    tried = proxy.run_proxies(
-        proxy.designs(natural, proxies, seed=DESIGN_SEED, max_shares=caps),
-        run,
-        folder / "proxies",
-        seed=DESIGN_SEED,
-        key=key,
-        progress=progress,
-    )
+    designs = proxy.designs(natural, proxies, seed=DESIGN_SEED, max_shares=caps)
+    tried = proxy.run_proxies(designs, run, folder / "proxies", seed=DESIGN_SEED, key=key)
     laws = proxy.fit(tried)
     choice = proxy.choose(laws, natural, max_divergence=max_divergence, max_shares=caps)
-    pairs = [
-        proxy.run_proxies(
-            [choice.mix, natural], run, folder / "compare" / str(seed), seed=seed, key=key
-        )
-        for seed in range(DESIGN_SEED + 1, DESIGN_SEED + 1 + seeds)
-    ]
-    path = folder / "mix.csv"
-    _write_table(path, table(choice.mix, grouped, store.units))
+    _write_table(folder / TABLE, table(choice.mix, grouped, store.units))
     found = {
         "strata": {name: list(cells) for name, cells in grouped.items()},
         "natural": natural,
@@ -104,14 +91,31 @@ def mix(
         "divergence": choice.divergence,
         "errors": {name: dict(errors) for name, errors in laws.errors.items()},
         "predicted": {"chosen": choice.predicted, "natural": choice.predicted_natural},
-        "comparison": proxy.compare(*_paired(pairs)),
-        "table": str(path),
+        "comparison": _compared(choice.mix, natural, run, folder / "compare", seeds, key),
+        "table": str(folder / TABLE),
         "proxies": len(tried),
         "slowest_s": max(_seconds(folder / "runs")),
         "folder": str(folder),
     }
     write_atomic(folder / "mix.json", json.dumps(found, indent=1) + "\n")
     return found
+
+
+def _compared(
+    chosen: Shares,
+    natural: Shares,
+    run: Callable[[Shares, int], dict[str, float]],
+    folder: Path,
+    seeds: int,
+    key: str,
+) -> dict[str, dict[str, Any]]:
+    """Train both mixes with seeds that no proxy had, and compare them in pairs."""
+    scores: tuple[list[proxy.Scores], list[proxy.Scores]] = ([], [])
+    for seed in range(DESIGN_SEED + 1, DESIGN_SEED + 1 + seeds):
+        pair = proxy.run_proxies([chosen, natural], run, folder / str(seed), seed=seed, key=key)
+        for found, one in zip(scores, pair, strict=True):
+            found.append(one.metrics)
+    return proxy.compare(*scores)
 
 
 def _simulating(small: Config, config: Config) -> Config:
@@ -201,11 +205,6 @@ def _runner(
 def _seconds(runs: Path) -> list[float]:
     found = [finish_of(folder)["seconds"] for folder in runs.iterdir()]
     return [seconds for seconds in found if seconds is not None] or [math.nan]
-
-
-def _paired(pairs: Sequence[Sequence[proxy.Proxy]]) -> tuple[list[proxy.Scores], ...]:
-    """Scores of the chosen and of the natural mix, seed by seed."""
-    return tuple([pair[place].metrics for pair in pairs] for place in (0, 1))
 
 
 def _write_table(path: Path, rows: Sequence[tuple[str, float, float]]) -> None:

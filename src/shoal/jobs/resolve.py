@@ -2,7 +2,8 @@
 
 Recipes stand above the jobs, so they are found by name when asked for: every public function of
 `shoal.recipes` that returns a `Config` and needs no argument is a recipe, and one that returns a
-`CorpusConfig` is the recipe of a corpus. A dash in a name stands for an underscore.
+`CorpusConfig` or a `LadderConfig` is the recipe of a corpus or of a ladder. A dash in a name
+stands for an underscore.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from typing import Any
 
 from shoal.core.config import override
 from shoal.data.config import CorpusConfig
+from shoal.scaling.ladder import LadderConfig
 from shoal.train.checks import check
 from shoal.train.config import Config
 
@@ -69,6 +71,19 @@ def resolve_corpus(recipe: str, overrides: Sequence[str] = ()) -> CorpusConfig:
     return resolve(recipe, overrides).data.corpus
 
 
+def resolve_ladder(recipe: str) -> LadderConfig:
+    """Return the ladder of a recipe's name, or of the name of its target's recipe.
+
+    Raises:
+        ValueError: there is no such ladder.
+    """
+    if ":" in recipe or recipe.endswith(".py"):
+        return _from_file(recipe, LadderConfig)
+    known = recipes(LadderConfig)
+    name = recipe.replace("-", "_")
+    return _named(f"{name}_ladder" if f"{name}_ladder" in known else recipe, known)()
+
+
 def overridden(config: Config, overrides: Sequence[str]) -> Config:
     """Apply `path=value` settings, and note where their values come from.
 
@@ -111,7 +126,7 @@ def _named(name: str, known: dict[str, Recipe]) -> Recipe:
     return known[name.replace("-", "_")]
 
 
-def _from_file(reference: str) -> Config:
+def _from_file(reference: str, kind: type = Config) -> Any:
     file, _, name = reference.rpartition(":") if ":" in reference else (reference, "", "")
     path = Path(file)
     if not path.is_file():
@@ -119,16 +134,18 @@ def _from_file(reference: str) -> Config:
     module = _load(path)
     found = getattr(module, name, None) if name else None
     if not callable(found):
-        offered = ", ".join(f"{file}:{known}" for known in _recipes_of(module, Config)) or "none"
+        offered = ", ".join(f"{file}:{known}" for known in _recipes_of(module, kind)) or "none"
         what = f"has no function {name!r}" if name else "was given without a function"
         raise ValueError(
-            f"recipe file {file} {what}; functions in it that return a Config: {offered}"
+            f"recipe file {file} {what}; functions in it that return a {kind.__name__}: {offered}"
         )
     if _needs_arguments(found):
         raise ValueError(f"recipe {reference} needs arguments; give each one a default")
     config = found()
-    if not isinstance(config, Config):
-        raise ValueError(f"recipe {reference} returned {type(config).__name__}; return a Config")
+    if not isinstance(config, kind):
+        raise ValueError(
+            f"recipe {reference} returned {type(config).__name__}; return a {kind.__name__}"
+        )
     return config
 
 

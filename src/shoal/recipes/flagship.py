@@ -3,7 +3,8 @@
 import dataclasses
 
 from shoal.optim.config import OptimizerConfig
-from shoal.recipes.ladder import published_model, whole
+from shoal.recipes.ladder import published_model, rung, whole
+from shoal.scaling.ladder import LadderConfig
 from shoal.train.config import Config
 
 _LONGEST_CONTEXT_TOKENS = 262_144
@@ -20,6 +21,17 @@ def flagship(*, clean: bool = False) -> Config:
     # 182 of the 159 usable GiB of a GB200 otherwise (`shoal plan`).
     return dataclasses.replace(
         config, train=dataclasses.replace(config.train, memory="optimizer_on_host")
+    )
+
+
+def flagship_ladder() -> LadderConfig:
+    """Return the four published rungs that the run was forecast from."""
+    return LadderConfig(
+        name="flagship-ladder",
+        rung=rung,
+        widths=(768, 1024, 1536, 2048),
+        target=flagship(),
+        published=True,
     )
 
 

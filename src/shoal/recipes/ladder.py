@@ -117,6 +117,7 @@ _COMMON_NOTES: Mapping[str, str] = {
     "moe.dropless": "published: the run clipped what exceeded its capacity",
     "mesh.*": "published: issue #8435, experts over the 64 GPUs of a rack, racks as replicas",
     "eval.sequence_tokens": "published: issue #8435, the forecast's metric is at 4,096 tokens",
+    "eval.limit_bytes": "ours: all that is held out",
     "eval.sample_tokens": _CADENCE,
     "eval.benchmarks": "ours: none beside the corpus' own sets",
     "eval.sample_prompts": _CADENCE,
@@ -205,17 +206,29 @@ def steps_for(model: ModelConfig, batch_sequences: int) -> int:
     return round(tokens / (batch_sequences * SEQUENCE_TOKENS))
 
 
-def _rung(
-    *,
-    embed_dim: int,
-    num_layers: int,
-    kv_heads: tuple[int, int],
-    batch_sequences: int,
-    published: bool,
-) -> Config:
-    kv_heads_local, kv_heads_global = kv_heads
+# Width -> layers, KV heads of local and of global layers, sequences in a batch.
+_RUNGS = {
+    512: (6, 1, 1, 1024),
+    768: (8, 1, 1, 1024),
+    1024: (12, 2, 1, 2048),
+    1280: (14, 2, 1, 4096),
+    1536: (16, 3, 1, 6144),
+    2048: (22, 4, 2, 11_264),
+}
+_UNPUBLISHED = (512, 1280)
+
+
+def rung(width: int) -> Config:
+    """Return the rung of a width.
+
+    Raises:
+        ValueError: the public ladder's table has no such width.
+    """
+    if width not in _RUNGS:
+        raise ValueError(f"no rung of width {width}; use one of {', '.join(map(str, _RUNGS))}")
+    num_layers, kv_heads_local, kv_heads_global, batch_sequences = _RUNGS[width]
     model = published_model(
-        embed_dim=embed_dim,
+        embed_dim=width,
         num_layers=num_layers,
         kv_heads_local=kv_heads_local,
         kv_heads_global=kv_heads_global,
@@ -223,10 +236,12 @@ def _rung(
     )
     num_steps = steps_for(model, batch_sequences)
     batch = (
-        "published: issue #8435, 1,024 a rack" if published else "ours: the rung is not published"
+        "ours: the rung is not published"
+        if width in _UNPUBLISHED
+        else "published: issue #8435, 1,024 a rack"
     )
     return whole(
-        name=f"d{embed_dim}",
+        name=f"d{width}",
         model=model,
         optimizer=OptimizerConfig(decay=0.0, newton_schulz_dtype="bfloat16"),
         unit_tokens=_UNIT_TOKENS,
@@ -251,39 +266,29 @@ def _rung(
 
 def d512() -> Config:
     """Ours in its batch: the smallest width that follows the trend."""
-    return _rung(
-        embed_dim=512, num_layers=6, kv_heads=(1, 1), batch_sequences=1024, published=False
-    )
+    return rung(512)
 
 
 def d768() -> Config:
     """48B tokens, 1.6B parameters of which 61M active."""
-    return _rung(embed_dim=768, num_layers=8, kv_heads=(1, 1), batch_sequences=1024, published=True)
+    return rung(768)
 
 
 def d1024() -> Config:
     """128B tokens, 4.0B parameters of which 162M active."""
-    return _rung(
-        embed_dim=1024, num_layers=12, kv_heads=(2, 1), batch_sequences=2048, published=True
-    )
+    return rung(1024)
 
 
 def d1280() -> Config:
     """Ours in its batch: between two published rungs."""
-    return _rung(
-        embed_dim=1280, num_layers=14, kv_heads=(2, 1), batch_sequences=4096, published=False
-    )
+    return rung(1280)
 
 
 def d1536() -> Config:
     """381B tokens, 11.5B parameters of which 481M active."""
-    return _rung(
-        embed_dim=1536, num_layers=16, kv_heads=(3, 1), batch_sequences=6144, published=True
-    )
+    return rung(1536)
 
 
 def d2048() -> Config:
     """926B tokens, 27.7B parameters of which 1.2B active."""
-    return _rung(
-        embed_dim=2048, num_layers=22, kv_heads=(4, 2), batch_sequences=11_264, published=True
-    )
+    return rung(2048)

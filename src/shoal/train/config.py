@@ -78,10 +78,12 @@ class EvalConfig:
     """Held-out evaluation and samples; every token is scored in windows of `sequence_tokens`.
 
     `benchmarks` are further items that the model will be judged by: training refuses a corpus that
-    was not held against them (`data.benchmarks`).
+    was not held against them (`data.benchmarks`). `limit_bytes` keeps the first documents of every
+    domain, up to so many bytes; 0 keeps all.
     """
 
     sequence_tokens: int = identity()
+    limit_bytes: int = identity(0)
     batch_sequences: int = placement(16)
     every_steps: int = placement(0)
     sample_tokens: int = placement(96)
@@ -92,6 +94,8 @@ class EvalConfig:
     def __post_init__(self) -> None:
         if self.batch_sequences < 1:
             raise ValueError(f"eval.batch_sequences={self.batch_sequences} must be at least 1")
+        if self.limit_bytes < 0:
+            raise ValueError(f"eval.limit_bytes={self.limit_bytes}: use 0 or more")
         if self.sample_tokens < 0 or self.sample_temperature < 0:
             raise ValueError(
                 f"eval.sample_tokens={self.sample_tokens},"
