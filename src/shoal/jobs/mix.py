@@ -62,7 +62,7 @@ def mix(
     Returns:
         `strata`, `natural` and `chosen` shares, `errors` of the regression per evaluation set,
         `predicted`, `comparison` per set and of their mean, `table` (the file), `proxies`,
-        `slowest_s` (training the slowest proxy), `folder`.
+        `slowest_s` (training the slowest proxy).
 
     Raises:
         ValueError: the proxy reads another corpus; too few proxies or strata; see `scaling.proxy`.
@@ -95,7 +95,6 @@ def mix(
         "table": str(folder / TABLE),
         "proxies": len(tried),
         "slowest_s": max(_seconds(folder / "runs")),
-        "folder": str(folder),
     }
     write_atomic(folder / "mix.json", json.dumps(found, indent=1) + "\n")
     return found
