@@ -105,8 +105,13 @@ def test_three_rungs_take_the_asymptote_from_a_range_and_are_covered():
     points, seen, _ = simulated((3, 3, 1), 0.003)
     found = estimate(points, Settings())
     assert 0.85 <= covered(found.intervals[0.9], seen) <= 0.97
+    bounds, pins = bounds_of(points, Settings())
+    assert pins is None
+    assert (bounds.low == 0).all()
+    assert bounds.high == pytest.approx(0.8 * points.least)
+    assert bounds.middle == pytest.approx(0.4 * points.least)
     assert (found.law.asymptote > 0).all()
-    assert (found.law.asymptote <= 0.8 * points.least).all()
+    assert (found.law.asymptote <= bounds.high).all()
 
 
 def test_the_interval_holds_what_left_out_rungs_and_other_forms_say():
