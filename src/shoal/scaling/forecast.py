@@ -2,7 +2,7 @@
 
 At each fraction g of training the law L = E + A * C_g^-alpha, C_g = g * C, is fitted to what the
 rungs scored at their own fraction g, so the forecast is a trajectory. The same ladder and settings
-give the same bytes: numbers are kept to 9 digits.
+give the same bytes: numbers are kept to 9 digits, the last of which may differ between processors.
 """
 
 import math
