@@ -136,16 +136,18 @@ def test_parts_that_other_code_made_are_thrown_away(tmp_path, monkeypatch):
     assert again.made == list(NAMES)
 
 
-def test_every_source_file_counts_as_code(tmp_path, monkeypatch):
-    package = tmp_path / "shoal" / "core"
-    package.mkdir(parents=True)
-    for name in ("core/parts.py", "other.py"):
-        (tmp_path / "shoal" / name).write_text("one")
-    monkeypatch.setattr(parts, "__file__", str(package / "parts.py"))
+def test_every_source_file_that_makes_artifacts_counts_as_code(tmp_path, monkeypatch):
+    root = tmp_path / "shoal"
+    for name in ("core/parts.py", "data/deep/stage.py", "report/page.py"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text("one")
+    monkeypatch.setattr(parts, "__file__", str(root / "core" / "parts.py"))
     digests = [parts._code.__wrapped__()]
-    (tmp_path / "shoal" / "other.py").write_text("two")
+    (root / "report" / "page.py").write_text("two")
+    assert parts._code.__wrapped__() == digests[0]
+    (root / "data" / "deep" / "stage.py").write_text("two")
     digests.append(parts._code.__wrapped__())
-    (tmp_path / "shoal" / "other.py").rename(tmp_path / "shoal" / "moved.py")
+    (root / "data" / "deep" / "stage.py").rename(root / "data" / "deep" / "moved.py")
     digests.append(parts._code.__wrapped__())
     assert len(set(digests)) == 3
 

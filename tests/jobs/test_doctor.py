@@ -8,6 +8,9 @@ import psutil
 import pytest
 
 from shoal.cli import main
+from shoal.core.artifact import build
+from shoal.core.files import link
+from shoal.core.parts import part
 from shoal.jobs import doctor as checkup
 
 CPU = '[{"platform": "cpu", "kind": "cpu", "id": 0}]'
@@ -101,6 +104,26 @@ def test_little_memory_and_a_full_disk_are_needed(machine):
     assert "0.1 GB of disk" in said
     described = checkup.render(facts)
     assert described.count("\nmissing ") == 2
+
+
+def test_what_a_preparation_that_ended_early_keeps_is_a_note(tmp_path, monkeypatch):
+    def make(folder: Path) -> dict[str, Any]:
+        made = part(folder, "one", lambda inside: {"n": (inside / "f").write_bytes(b"x" * 10**8)})
+        part(folder, "two", lambda inside: link(made.path / "f", inside / "f") or {})
+        raise OSError("stopped")
+
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path))
+    root = tmp_path / "corpora"
+    with pytest.raises(OSError, match="stopped"):
+        build(root, "mine", stage="s", revision=1, literals={}, inputs={}, make=make)
+    facts = checkup.doctor()
+    assert facts["ok"]
+    note = _missing(facts, needed=False)
+    assert "unfinished artifacts hold 0.1 GB of disk" in note
+    assert ".mine@" in note
+    assert "shoal prepare" in note
+    build(root, "mine", stage="s", revision=2, literals={}, inputs={}, make=lambda _: {})
+    assert checkup.doctor()["missing"] == []
 
 
 def test_a_control_group_limits_memory_and_cores(monkeypatch, tmp_path):

@@ -27,6 +27,8 @@ PARTIAL = ".partial"
 DONE = "done.json"
 DONE_LIMIT_BYTES = 64 * 2**20
 CODE = "_code"
+# The packages whose code makes artifacts; they import no other.
+MAKERS = ("core", "data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +153,9 @@ def _read(path: Path, *, verify: bool = True) -> dict[str, Any] | None:
 
 @functools.cache
 def _code() -> str:
-    """SHA-256 over the package's source files, by name."""
+    """SHA-256 over the source files of `MAKERS`, by name."""
     root = Path(__file__).parents[1]
     whole = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for maker in MAKERS for path in (root / maker).rglob("*.py")):
         whole.update(f"{files.sha256_file(path)}  {path.relative_to(root).as_posix()}\n".encode())
     return whole.hexdigest()

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import psutil
 
 import shoal
 from shoal.core.files import home
+from shoal.core.parts import unfinished
 from shoal.jobs.runtime import num_cores
 
 MIN_MEMORY_BYTES = 4_000_000_000
@@ -155,7 +157,28 @@ def _home(missing: list[Missing]) -> dict[str, Any]:
         what = f"only {_gb(free)} of disk free under {path}"
         remedy = f"free {_gb(MIN_DISK_BYTES)}, or set SHOAL_HOME to a roomier place"
         missing.append(Missing(what=what, remedy=remedy, needed=True))
+    _unfinished(path, missing)
     return {"path": str(path), "writable": True, "free_bytes": free}
+
+
+def _unfinished(path: Path, missing: list[Missing]) -> None:
+    """Notes what preparations that ended early keep, to go on from it."""
+    found = unfinished(path / "corpora")
+    if not found:
+        return
+    sizes: dict[int, int] = {}
+    for file in (file for one in found for file in one.rglob("*")):
+        with suppress(FileNotFoundError):  # a preparation may be at work there
+            # A part and the part that it went into may share a file.
+            sizes[file.stat().st_ino] = file.stat().st_size
+    held = sum(sizes.values())
+    names = ", ".join(one.name for one in found)
+    what = f"unfinished artifacts hold {_gb(held)} of disk under {path / 'corpora'}: {names}"
+    remedy = (
+        "`shoal prepare` of their corpus goes on from there; delete them if nothing is at work "
+        "there and none is wanted"
+    )
+    missing.append(Missing(what=what, remedy=remedy, needed=False))
 
 
 def _index(missing: list[Missing]) -> bool:

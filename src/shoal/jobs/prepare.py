@@ -1,7 +1,7 @@
 """Job `prepare`: from a corpus config to training tokens and held-out texts.
 
 Every stage is an artifact under HOME/corpora, found again by what went into it: a second call
-reads, a killed one goes on from the last finished stage.
+reads, a killed one goes on at the shard of the stage that it was at.
 """
 
 from collections.abc import Mapping, Sequence
