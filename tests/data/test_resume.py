@@ -12,11 +12,11 @@ import pytest
 from shoal.core import parts
 from shoal.core.artifact import load
 from shoal.core.progress import Silent
-from shoal.data import lexical, shards, table
+from shoal.data import encode, lexical, shards, table
 from shoal.data import source as source_stage
 from shoal.data.archive import content_digest
 from shoal.data.config import CorpusConfig
-from shoal.data.settings import CellsConfig, QualityConfig, TopicsConfig
+from shoal.data.settings import Benchmark, CellsConfig, DecontamConfig, QualityConfig, TopicsConfig
 from shoal.jobs.prepare import prepare
 
 STREAMED = ("documents", "near", "heldout", "contamination", "topics", "quality", "tokens")
@@ -58,7 +58,7 @@ def contents(root: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def topical(tiny: CorpusConfig, tmp_path: Path, text: Callable[..., str]) -> CorpusConfig:
-    """The tiny corpus by topic and quality, with near duplicates in it."""
+    """The tiny corpus by topic and quality, with near duplicates and benchmark items in it."""
     for number in range(3):
         near = text(number) + text(700 + number, 20)
         (tmp_path / "alpha" / f"near{number}.txt").write_text(near)
@@ -70,7 +70,11 @@ def topical(tiny: CorpusConfig, tmp_path: Path, text: Callable[..., str]) -> Cor
         topics=TopicsConfig(dimensions=4, centroids=4, num_topics=2, sample_documents=60),
         quality=QualityConfig(num_buckets=2),
     )
-    return replace(tiny, sources=(alpha, *tiny.sources[1:]), cells=cells)
+    items = tmp_path / "exam.txt"
+    items.write_text("".join(" ".join(text(n).split()[9:40]) + "\n" for n in (12, 1003, 30)))
+    decontam = DecontamConfig(benchmarks=(Benchmark(name="exam", form="text", path=str(items)),))
+    sources = (alpha, *tiny.sources[1:])
+    return replace(tiny, sources=sources, cells=cells, decontam=decontam)
 
 
 @pytest.fixture(autouse=True)
@@ -81,19 +85,27 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_stage, "GROUP_BYTES", 5_000)
     monkeypatch.setattr(table, "BATCH_ROWS", 6)
     monkeypatch.setattr(lexical, "MAX_SHARE", 1.0)
+    # The fast encoder refuses what is more than one text, as it may.
+    real = encode._flat_fast
+    monkeypatch.setattr(encode, "_flat_fast", lambda e, t: None if len(t) > 1 else real(e, t))
 
 
 @pytest.mark.parametrize("die_after", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_killed_after_every_part_it_makes_none_of_them_twice(
     tmp_path: Path, topical: CorpusConfig, monkeypatch: pytest.MonkeyPatch, die_after: int
 ):
-    watch = Watch(monkeypatch)
-    prepare(topical, tmp_path / "whole", Silent())
+    watch, whole = Watch(monkeypatch), tmp_path / "whole" / "corpora"
+    prepare(topical, whole.parent, Silent())
     expected, watch.made = watch.made, []
     per_stage = Counter(name.partition("/")[0] for name in expected)
     assert all(per_stage[f"tiny-{stage}"] >= 3 for stage in STREAMED), per_stage
     assert per_stage["source-alpha"] >= 3
     assert watch.reused == []
+    facts = {name.partition("@")[0]: one["facts"] for name, one in contents(whole).items()}
+    assert facts["tiny-near"]["candidates"]
+    assert facts["tiny-heldout"]["sources"]["gamma"]["overlap_dropped"]
+    assert facts["tiny-contamination"]["benchmarks"]["exam"]["items"] == 3
+    assert facts["tiny-tokens"]["encoders"]["alpha"]["fallbacks"] > 20
     watch.die_after = die_after
     deaths = 0
     while True:
@@ -105,7 +117,7 @@ def test_killed_after_every_part_it_makes_none_of_them_twice(
     assert deaths == len(expected) // die_after
     assert watch.made == expected
     assert watch.reused
-    assert contents(tmp_path / "killed/corpora") == contents(tmp_path / "whole/corpora")
+    assert contents(tmp_path / "killed/corpora") == contents(whole)
 
 
 def test_files_do_not_depend_on_the_size_of_shards(
