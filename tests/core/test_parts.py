@@ -92,6 +92,9 @@ def test_killed_it_goes_on_at_the_part_that_it_was_making(tmp_path):
     assert {path.name for path in kept.glob("[!_.]*")} == {"a", "b"}
     assert [path.name for path in kept.glob(".c.tmp-*/text")] == ["text"]
     before = {name: (kept / name / "text").stat().st_ino for name in "ab"}
+    with pytest.raises(OSError, match="disk full"):
+        build(tmp_path, Stage("c"))
+    assert {path.name for path in kept.iterdir()} == {"a", "b", parts.CODE}
     again = Stage()
     made = build(tmp_path, again)
     assert again.made == ["c", "d"]

@@ -132,7 +132,11 @@ def test_languages_are_those_of_the_texts(tmp_path: Path, source: Callable[..., 
 def test_the_files_do_not_depend_on_how_much_is_sorted_at_a_time(
     tmp_path: Path, tiny: CorpusConfig, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(runs, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(runs, "RUN_GROUP_BYTES", 1_000)
     whole = _documents(tmp_path / "whole", tiny)
+    with pq.ParquetFile(whole.path / "alpha.parquet") as file:
+        assert 1 < file.num_row_groups < 10, "a source of one shard is in groups of the result"
     monkeypatch.setattr(shards, "SHARD_BYTES", 3_000)
     monkeypatch.setattr(runs, "FAN_IN", 2)
     small = _documents(tmp_path / "small", tiny)

@@ -63,6 +63,8 @@ def topical(tiny: CorpusConfig, tmp_path: Path, text: Callable[..., str]) -> Cor
         near = text(number) + text(700 + number, 20)
         (tmp_path / "alpha" / f"near{number}.txt").write_text(near)
     alpha = tiny.sources[0]
+    letters = " ".join(f"{letter} {number}" for number, letter in enumerate("abcdefghij"))
+    (tmp_path / "alpha" / "letters.txt").write_text(text(800) + letters)
     digest = content_digest(tmp_path / "alpha")
     alpha = replace(alpha, archive=replace(alpha.archive, sha256=digest))
     cells = CellsConfig(
@@ -71,7 +73,8 @@ def topical(tiny: CorpusConfig, tmp_path: Path, text: Callable[..., str]) -> Cor
         quality=QualityConfig(num_buckets=2),
     )
     items = tmp_path / "exam.txt"
-    items.write_text("".join(" ".join(text(n).split()[9:40]) + "\n" for n in (12, 1003, 30)))
+    exam = [letters, *(" ".join(text(n).split()[9:40]) for n in (12, 1003, 30))]
+    items.write_text("\n".join(exam))
     decontam = DecontamConfig(benchmarks=(Benchmark(name="exam", form="text", path=str(items)),))
     sources = (alpha, *tiny.sources[1:])
     return replace(tiny, sources=sources, cells=cells, decontam=decontam)
@@ -104,7 +107,8 @@ def test_killed_after_every_part_it_makes_none_of_them_twice(
     facts = {name.partition("@")[0]: one["facts"] for name, one in contents(whole).items()}
     assert facts["tiny-near"]["candidates"]
     assert facts["tiny-heldout"]["sources"]["gamma"]["overlap_dropped"]
-    assert facts["tiny-contamination"]["benchmarks"]["exam"]["items"] == 3
+    assert facts["tiny-contamination"]["benchmarks"]["exam"]["items"] == 4
+    assert facts["tiny-contamination"]["likely_false"]["numbers"]["rows"] == 1
     assert facts["tiny-tokens"]["encoders"]["alpha"]["fallbacks"] > 20
     watch.die_after = die_after
     deaths = 0
