@@ -17,6 +17,7 @@ from shoal.core.files import home, sha256_file, write_atomic
 from shoal.core.progress import Progress, progress_for
 from shoal.core.record import read_events, read_metrics
 from shoal.jobs.evaluate import EVALS, scored_texts
+from shoal.jobs.forecast import FORECASTS, LADDER
 from shoal.jobs.prepare import Prepared, prepared_for
 from shoal.jobs.resolve import overridden, resolve_ladder
 from shoal.jobs.runs import find_run, read_config, run_folder
@@ -34,7 +35,6 @@ from shoal.scaling.records import Ladder, RungRun, Target
 from shoal.train.checks import check
 from shoal.train.config import Config
 
-FORECASTS, LADDER = "forecasts", "ladder.json"
 # What a training step reached of this machine's float32 matrix product (benchmarks/train_step.py).
 STEP_SHARE = 0.38
 _PRODUCT_SIZE = 1024
