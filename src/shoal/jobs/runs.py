@@ -1,6 +1,7 @@
 """Run folders: where they are, what config they hold, what may differ when one goes on.
 
-run.json  corpus.json  metrics.jsonl  events.jsonl  checkpoints/  evals/  samples/  report.html
+run.json  corpus.json  metrics.jsonl  events.jsonl  checkpoints/  evals/  samples/  report.html,
+and seal.json where the run is one that was forecast.
 """
 
 import dataclasses
@@ -16,6 +17,8 @@ from shoal.core.record import Record, read_events
 from shoal.data.manifest import CORPUS
 from shoal.jobs.prepare import Prepared
 from shoal.jobs.runtime import environment
+from shoal.scaling.seal import SEAL, Seal
+from shoal.scaling.settle import sealed_in
 from shoal.train.config import Config
 from shoal.train.derive import derive, peak_rates
 
@@ -96,18 +99,30 @@ def check_corpus(folder: Path, prepared: Prepared) -> None:
 
 
 def begin(
-    folder: Path, config: Config, prepared: Prepared, record: Record, *, change: str | None
+    folder: Path,
+    config: Config,
+    prepared: Prepared,
+    record: Record,
+    *,
+    change: str | None,
+    seal: Seal | None = None,
 ) -> None:
     """Write a new run's `run.json`, or check a resumed run's config against it.
 
     Identity and the corpus that came of it must agree; a numerics difference needs `change` and is
     recorded; placement is free and recorded.
 
+    Args:
+        seal: of the run's forecast. Its hash is the first event; a copy is kept in the folder.
+
     Raises:
-        ValueError: what differs may not.
+        ValueError: what differs may not, or the seal is for another config, or the run began
+            without it.
     """
     path, now = folder / RUN, datetime.now(UTC).isoformat(timespec="seconds")
     started = any(event["kind"] == "start" for event in read_events(folder))
+    if seal is not None:
+        _put_first(folder, config, record, seal, started=started)
     if not path.exists():
         if started:
             raise ValueError(f"{folder} has a record but no {RUN}; restore it or remove the folder")
@@ -121,6 +136,25 @@ def begin(
         fields = [dataclasses.asdict(d) for d in differences]
         record.event("change", why=change, differences=json.loads(json.dumps(plain(fields))))
         _write(folder, config, prepared, created=_read(folder).get("created", now))
+
+
+def _put_first(folder: Path, config: Config, record: Record, seal: Seal, *, started: bool) -> None:
+    seal.check_target(fingerprint(config))
+    there = sealed_in(read_events(folder))
+    if there is None and started:
+        raise ValueError(
+            f"run {folder.name} began without seal {seal.name}, so it cannot show that the forecast"
+            " came first; settle it as it is, or train under another name with --run NAME"
+        )
+    if there is not None and there["sha256"] != seal.sha256:
+        raise ValueError(
+            f"run {folder.name} was started with seal {there['sha256'][:12]} of forecast"
+            f" {there['forecast']}, not with {seal.sha256[:12]} of {seal.name}; give that one, or"
+            " train under another name with --run NAME"
+        )
+    write_atomic(folder / SEAL, json.dumps(seal.plain(), indent=1) + "\n")
+    if there is None:
+        record.event("seal", forecast=seal.name, sha256=seal.sha256, sealed=seal.date)
 
 
 def new_environment(folder: Path) -> dict[str, Any]:

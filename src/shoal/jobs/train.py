@@ -20,6 +20,8 @@ from shoal.jobs.processes import Processes, start_processes
 from shoal.jobs.resolve import resolve
 from shoal.jobs.runs import RUN, begin, new_environment, run_folder
 from shoal.jobs.runtime import start_jax
+from shoal.jobs.sealed import find_seal
+from shoal.scaling.seal import Seal
 from shoal.train.config import Config
 from shoal.train.derive import peak_rates
 from shoal.train.together import agree
@@ -34,6 +36,7 @@ def train(
     run: str | None = None,
     change: str | None = None,
     *,
+    forecast: str | None = None,
     coordinator: str | None = None,
     num_processes: int | None = None,
     process_id: int | None = None,
@@ -43,10 +46,14 @@ def train(
     Args:
         run: name or folder; the recipe's own name by default.
         change: why numerics differ from those that the run had before.
+        forecast: name or path of the seal that a new run puts first into its record.
         coordinator: HOST:PORT of process 0, with `num_processes` and `process_id`, where this is
             one of several processes and the cluster does not say so.
     """
     config = resolve(recipe, overrides)
+    seal = None if forecast is None else find_seal(forecast)
+    if seal is not None:
+        seal.check_target(fingerprint(config))
     start_jax(home())
     processes = start_processes(coordinator, num_processes, process_id)
     progress = progress_for() if processes.leader else Silent()
@@ -56,7 +63,9 @@ def train(
     prepared = _prepared(config, processes, progress)
     folder = run_folder(run or config.name)
     try:
-        done = train_config(config, folder, prepared, progress, change=change, processes=processes)
+        done = train_config(
+            config, folder, prepared, progress, change=change, processes=processes, seal=seal
+        )
     except KeyboardInterrupt:
         processes.barrier("stopped", _PATIENCE_S)  # the leader has more to do before it ends
         raise
@@ -126,6 +135,7 @@ def train_config(
     *,
     change: str | None = None,
     processes: Processes | None = None,
+    seal: Seal | None = None,
 ) -> dict[str, Any]:
     """Train a config in a run folder; says what happened, and whether it was done already.
 
@@ -133,6 +143,7 @@ def train_config(
 
     Args:
         processes: of this run, all of which call this; None is this one alone.
+        seal: of this run's forecast (`runs.begin`).
     """
     together = Processes(0, 1, "one process") if processes is None else processes
     devices = devices_of(config)
@@ -144,7 +155,7 @@ def train_config(
         def start() -> str:
             stack.enter_context(folder_lock(folder))
             opened.append(stack.enter_context(Record.open(folder)))
-            begin(folder, config, prepared, opened[0], change=change)
+            begin(folder, config, prepared, opened[0], change=change, seal=seal)
             return sha256_file(folder / RUN)
 
         agree(together, _not_shared(folder, together.from_leader(start)))

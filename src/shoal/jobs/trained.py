@@ -8,18 +8,27 @@ from shoal.core.progress import Progress
 from shoal.jobs.evaluate import EVALS, evaluate_at
 from shoal.jobs.prepare import Prepared
 from shoal.jobs.train import train_config
+from shoal.scaling.seal import Seal
 from shoal.train.config import Config
 
 
 def trained(
-    config: Config, folder: Path, prepared: Prepared, progress: Progress
+    config: Config,
+    folder: Path,
+    prepared: Prepared,
+    progress: Progress,
+    *,
+    seal: Seal | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Train and evaluate, going on from whatever of it is done.
+
+    Args:
+        seal: as in `train_config`.
 
     Returns:
         What `train_config` says, with `evaluated_before`; the sets of `evals/STEP.json`.
     """
-    done = train_config(config, folder, prepared, progress)
+    done = train_config(config, folder, prepared, progress, seal=seal)
     path = folder / EVALS / f"{done['step']}.json"
     evaluated_before = path.is_file()
     if not evaluated_before:
