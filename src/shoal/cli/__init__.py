@@ -1,7 +1,8 @@
 """The command line: flat verbs, each of which calls one job and prints what it returns.
 
 Nothing here imports jax; a job loads it when it runs: `--help`, `show` and `count` are instant.
-Exit status: 0 done, 1 not ready (`doctor`) or no-go (`cutover`), 2 wrong input, 130 interrupted.
+Exit status: 0 done, 1 not ready (`doctor`), no-go (`cutover`) or not verified (`verify`), 2 wrong
+input, 130 interrupted.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from shoal.cli.verbs import VERBS, Arguments
 # Faults of the machine, not of the program: the system's own sentence says it best.
 MACHINE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 # What of a verb's result says whether its answer is yes.
-VERDICTS = {"doctor": "ok", "cutover": "go"}
+VERDICTS = {"doctor": "ok", "cutover": "go", "verify": "ok"}
 RESUMABLE = {"quickstart", "prepare", "train"}
 
 

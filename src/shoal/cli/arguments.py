@@ -236,6 +236,16 @@ def steps(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def verified(parser: argparse.ArgumentParser) -> None:
+    """What is verified, and how much of a run is computed anew."""
+    parser.add_argument(
+        "target", metavar="RUN|FORECAST|CORPUS", help="a name under SHOAL_HOME, or a path"
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="a run's steps to compute anew (4; 0 is none)"
+    )
+
+
 def prompt(parser: argparse.ArgumentParser) -> None:
     """What to write, and how."""
     parser.add_argument("--prompt", default="", metavar="TEXT", help="what the text starts with")

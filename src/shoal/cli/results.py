@@ -135,6 +135,13 @@ def as_comparison(result: Result) -> str:
     return render(dict(result))
 
 
+def as_findings(result: Result) -> str:
+    """Return what `verify` found."""
+    from shoal.jobs.verify import render
+
+    return render(dict(result))
+
+
 def as_checkup(result: Result) -> str:
     """Return what `doctor` found."""
     from shoal.jobs.doctor import render

@@ -209,6 +209,12 @@ def _call_compare(given: Arguments) -> Result:
     return compare(given.first, given.second, given.reference, given.asymptote)
 
 
+def _call_verify(given: Arguments) -> Result:
+    from shoal.jobs.verify import verify
+
+    return verify(given.target, **_given(given, "steps"))
+
+
 def _call_report(given: Arguments) -> Result:
     from shoal.jobs.report import report
 
@@ -360,6 +366,13 @@ VERBS = {
         takes=(arguments.compared, arguments.asymptote),
         call=_call_compare,
         show=results.as_comparison,
+    ),
+    "verify": Verb(
+        summary="recompute a run, a forecast or a corpus from its own files, trusting nothing",
+        example="shoal verify quickstart --steps 8",
+        takes=(arguments.verified,),
+        call=_call_verify,
+        show=results.as_findings,
     ),
     "report": Verb(
         summary="write a run's report.html anew from its record",

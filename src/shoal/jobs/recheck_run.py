@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.core.config import fingerprint, from_plain, leaves, plain
+from shoal.core.config import fingerprint, from_plain, leaves
 from shoal.core.files import canonical_json, read_limited
 from shoal.core.record import EVENTS, METRICS, read_events, read_metrics, verify_chain
 from shoal.eval.domains import MACRO_KEYS
@@ -330,8 +330,3 @@ def _macros(told: Mapping[str, Any], macro: Mapping[str, Any], where: str, check
         for key in sorted({*told[name], *macro[name]}):
             spelled, place = "macro mean, in the `evaluate` event", f"{where} {name}/macro {key}"
             check.equal(spelled, told[name].get(key), macro[name].get(key), where=place)
-
-
-def plain_config(config: Config) -> dict[str, Any]:
-    """The config as `run.json` holds it."""
-    return json.loads(json.dumps(plain(config)))

@@ -88,13 +88,18 @@ def prepare_replay(run: str, overrides: Sequence[str], step: int | None, num_ste
     check_corpus(folder, prepared)
     store = store_of(before, prepared.store)
     checkpoint.manifest_of(folder, at)
-    old, new = (_side(config, store) for config in (before, after))
+    old, new = (side_of(config, store) for config in (before, after))
     return Replay(
         folder=folder, step=at, differences=differences, old=old, new=new, progress=progress
     )
 
 
-def _side(config: Config, store: TokenStore) -> Side:
+def side_of(config: Config, store: TokenStore) -> Side:
+    """Lay a config out on this machine's devices, over a store.
+
+    Raises:
+        ValueError: its mesh does not fit them.
+    """
     from shoal.train.state import global_batch
 
     devices, order = devices_of(config), order_of(config, store)

@@ -56,7 +56,23 @@ def environment() -> dict[str, Any]:
         "backend": jax.default_backend(),
         "devices": [str(device) for device in jax.devices()],
         "cores": num_cores(),
+        "processor": processor(),
+        "xla_flags": xla_flags(),
     }
+
+
+def processor() -> str:
+    """Return the processor's name: its instructions decide how sums are rounded."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def xla_flags() -> str:
+    """Return the compiler's settings, which change bits too, less those that name a path."""
+    given = os.environ.get("XLA_FLAGS", "").split()
+    return " ".join(sorted(flag for flag in given if os.sep not in flag))
 
 
 def num_cores() -> int:
