@@ -19,6 +19,9 @@ from shoal.jobs.evaluate import EVALS
 from shoal.jobs.findings import Check, Findings
 from shoal.jobs.runs import RUN
 from shoal.optim.law import num_warmup_steps, schedule_fraction
+from shoal.scaling.records import read_json
+from shoal.scaling.seal import SEAL, problems
+from shoal.scaling.settle import sealed_in
 from shoal.train.config import Config
 from shoal.train.derive import derive, peak_rates
 
@@ -147,6 +150,26 @@ def recheck_chain(folder: Path, findings: Findings) -> None:
             )
     with findings.check("order of events", EVENTS) as check:
         _order(read_events(folder), check)
+
+
+def recheck_seal(folder: Path, config: Config, findings: Findings) -> None:
+    """Recheck the seal of a run that was forecast: whole, of this run, and its first event."""
+    with findings.check("seal", SEAL) as check:
+        event, path = sealed_in(read_events(folder)), folder / SEAL
+        if event is None:
+            if path.is_file():
+                check.fails("there is a seal, and the run began without it")
+            check.cannot("the run began without a seal")
+            return
+        tree = read_json(path)
+        for problem in problems(tree):
+            check.fails(problem)
+        if not check.problems:
+            check.equal("the seal in the first event", event["sha256"], tree["sha256"])
+            target = tree["forecast"]["target"]["fingerprint"]
+            computed, _ = stored_fingerprint(config, read_object(folder / RUN)["config"])
+            check.equal("fingerprint of the run that was forecast", target, computed)
+        check.says = f"{event['sha256']} is the first event, and of this run"
 
 
 def _where_edited(folder: Path) -> str:
@@ -291,25 +314,39 @@ def recheck_evaluations(folder: Path, config: Config, findings: Findings) -> Non
     """Recheck `evals/*.json`: means, bits per byte, and what the events say."""
     paths = sorted((folder / EVALS).glob("*.json"), key=lambda path: int(path.stem))
     with findings.check("evaluations", EVALS) as check:
-        told = {e["step"]: e for e in read_events(folder) if e["kind"] == "evaluate"}
+        events = read_events(folder)
         for path in paths:
-            content, where = read_object(path), f"{EVALS}/{path.name}"
-            step = content["step"]
-            check.equal("its step", int(path.stem), step, where=where)
-            tokens = step * config.train.tokens_per_step
-            check.equal("tokens trained on", tokens, content["tokens"], where=where)
-            for name, one in content["sets"].items():
-                _scores(one, f"{where} {name}", check)
-            macro = {name: one["macro"] for name, one in content["sets"].items()}
-            if step not in told:
-                check.fails("no `evaluate` event of this step is on record", where=where)
-            else:
-                _macros(told[step]["macro"], macro, where, check)
-        for step in sorted(told.keys() - {int(path.stem) for path in paths}):
+            recheck_scores(path, config, events, check)
+        told = {e["step"] for e in events if e["kind"] == "evaluate"}
+        for step in sorted(told - {int(path.stem) for path in paths}):
             check.fails(f"the scores of step {step}, which an event names, are missing")
         if not paths and not check.problems:
             check.cannot("no evaluation is on record")
         check.says = f"{len(paths)} files: means and bits per byte recomputed, as in the events"
+
+
+def recheck_scores(
+    path: Path,
+    config: Config,
+    events: Sequence[Mapping[str, Any]],
+    check: Check,
+    *,
+    prefix: str = "",
+) -> None:
+    """Recheck one `evals/STEP.json`; `prefix` goes before its place."""
+    content, where = read_object(path), f"{prefix}{EVALS}/{path.name}"
+    step = content["step"]
+    check.equal("its step", int(path.stem), step, where=where)
+    tokens = step * config.train.tokens_per_step
+    check.equal("tokens trained on", tokens, content["tokens"], where=where)
+    for name, one in content["sets"].items():
+        _scores(one, f"{where} {name}", check)
+    macro = {name: one["macro"] for name, one in content["sets"].items()}
+    told = [e["macro"] for e in events if e["kind"] == "evaluate" and e["step"] == step]
+    if told:
+        _macros(told[-1], macro, where, check)
+    else:
+        check.fails("no `evaluate` event of this step is on record", where=where)
 
 
 def _scores(one: Mapping[str, Any], where: str, check: Check) -> None:

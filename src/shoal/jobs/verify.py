@@ -12,7 +12,7 @@ from shoal.core.files import home
 from shoal.core.progress import progress_for
 from shoal.data.manifest import CORPUS
 from shoal.jobs.findings import FAILS, Findings, spelled
-from shoal.jobs.forecast import FORECASTS, LADDER
+from shoal.jobs.forecast import FORECAST, FORECASTS, LADDER
 from shoal.jobs.runs import RUN, run_folder
 
 STEPS = 4
@@ -71,7 +71,10 @@ def find(target: str) -> list[tuple[str, Path]]:
     if (run / RUN).is_file():
         found.append(("run", run))
     for path in (home() / FORECASTS / target, folder) if named else (folder,):
-        if (path / LADDER).is_file() and ("forecast", path) not in found:
+        if (
+            any((path / name).is_file() for name in (LADDER, FORECAST))
+            and ("forecast", path) not in found
+        ):
             found.append(("forecast", path))
     root = home() / "corpora"
     pattern = target if "@" in target else f"{target}@*"
@@ -87,6 +90,10 @@ def find(target: str) -> list[tuple[str, Path]]:
     return found
 
 
+def _is_forecast(path: Path) -> bool:
+    return any((path / name).is_file() for name in (LADDER, FORECAST))
+
+
 def _changed(path: Path) -> float:
     return path.stat().st_mtime
 
@@ -100,6 +107,7 @@ def _verify_run(folder: Path, steps: int, findings: Findings) -> None:
     if config is None:
         findings.skip("the rest of the run", "its config cannot be read", where=RUN)
         return
+    recheck_run.recheck_seal(folder, config, findings)
     recheck_run.recheck_metrics(folder, config, findings)
     recheck_run.recheck_evaluations(folder, config, findings)
     start_jax(home())
