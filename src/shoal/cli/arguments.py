@@ -179,6 +179,11 @@ def train(parser: argparse.ArgumentParser) -> None:
         metavar="WHY",
         help="go on although a numeric setting differs from the run's, and record this reason",
     )
+    parser.add_argument(
+        "--forecast",
+        metavar="SEAL",
+        help="a sealed forecast of this run, by name or path: put first into a new run's record",
+    )
 
 
 def process(parser: argparse.ArgumentParser) -> None:
@@ -197,6 +202,57 @@ def ladder(parser: argparse.ArgumentParser) -> None:
         "ladder",
         metavar="LADDER",
         help="a ladder under SHOAL_HOME/forecasts, the path of a ladder.json, or public-535b",
+    )
+
+
+def ladder_or_list(parser: argparse.ArgumentParser) -> None:
+    """Which ladder, or all forecasts there are."""
+    parser.add_argument(
+        "ladder", nargs="?", metavar="LADDER", help="as for `seal`, or public-535b; not with --list"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="list all forecasts and what became of them"
+    )
+
+
+def contaminated(parser: argparse.ArgumentParser) -> None:
+    """What is known of evaluation text in training text."""
+    parser.add_argument(
+        "--contamination",
+        metavar="TABLE",
+        help="what `shoal contamination` made, by NAME@HASH12 or path (default: the corpus' own)",
+    )
+
+
+def seal(parser: argparse.ArgumentParser) -> None:
+    """Who vouches for a seal."""
+    parser.add_argument(
+        "--timestamp", metavar="URL", help="have this RFC 3161 authority sign the hash (openssl)"
+    )
+    parser.add_argument(
+        "--authority", type=Path, metavar="FILE", help="certificates to check a timestamp against"
+    )
+    parser.add_argument(
+        "--sign", type=Path, metavar="KEY", help="sign the seal with this SSH key (ssh-keygen)"
+    )
+    parser.add_argument(
+        "--signers", type=Path, metavar="FILE", help="allowed signers to check a signature against"
+    )
+
+
+def settle(parser: argparse.ArgumentParser) -> None:
+    """Which forecast, and without which domains."""
+    parser.add_argument(
+        "--forecast",
+        metavar="SEAL",
+        help="by name or path (default: the one that the run's record begins with)",
+    )
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        default=(),
+        metavar="SET/DOMAIN",
+        help="leave these out of the clean macro too, beside those that the table flags",
     )
 
 

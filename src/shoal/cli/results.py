@@ -123,9 +123,27 @@ def as_gradients(result: Result) -> str:
 
 def as_forecast(result: Result) -> str:
     """Return what `forecast` found."""
+    if "forecasts" in result:
+        from shoal.jobs import outcomes
+
+        return outcomes.render(result)
     from shoal.jobs.forecast import render
 
     return render(dict(result))
+
+
+def as_seal(result: Result) -> str:
+    """Return what `seal` made or checked."""
+    from shoal.jobs.seal import render
+
+    return render(dict(result))
+
+
+def as_settlement(result: Result) -> str:
+    """Return what `settle` found."""
+    from shoal.jobs.settle import render
+
+    return render(result)
 
 
 def as_comparison(result: Result) -> str:

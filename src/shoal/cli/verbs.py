@@ -137,6 +137,7 @@ def _call_train(given: Arguments) -> Result:
         coordinator=given.coordinator,
         num_processes=given.num_processes,
         process_id=given.process_id,
+        **_given(given, "forecast"),
     )
 
 
@@ -198,9 +199,29 @@ def _call_eval(given: Arguments) -> Result:
 
 
 def _call_forecast(given: Arguments) -> Result:
+    if given.list == bool(given.ladder):
+        raise ValueError("say which ladder, or --list: one of both")
+    if given.list:
+        from shoal.jobs.outcomes import outcomes
+
+        return outcomes()
     from shoal.jobs.forecast import forecast_ladder
 
     return forecast_ladder(given.ladder, given.asymptote)
+
+
+def _call_seal(given: Arguments) -> Result:
+    from shoal.jobs.seal import seal
+
+    named = ("contamination", "timestamp", "authority", "sign", "signers")
+    return seal(given.ladder, **_given(given, *named))
+
+
+def _call_settle(given: Arguments) -> Result:
+    from shoal.jobs.settle import settle
+
+    extra = {"extra": given.without} if given.without else {}
+    return settle(given.run, given.forecast, **_given(given, "contamination"), **extra)
 
 
 def _call_compare(given: Arguments) -> Result:
@@ -356,9 +377,23 @@ VERBS = {
     "forecast": Verb(
         summary="say where a ladder's target will end, and how surely",
         example="shoal forecast public-535b --json",
-        takes=(arguments.ladder, arguments.asymptote),
+        takes=(arguments.ladder_or_list, arguments.asymptote),
         call=_call_forecast,
         show=results.as_forecast,
+    ),
+    "seal": Verb(
+        summary="fix a forecast by one hash before its run begins, or check a seal",
+        example="shoal seal cpu-ladder",
+        takes=(arguments.ladder, arguments.seal, arguments.contaminated),
+        call=_call_seal,
+        show=results.as_seal,
+    ),
+    "settle": Verb(
+        summary="score a forecast by the run that it was about",
+        example="shoal settle cpu-target",
+        takes=(arguments.run, arguments.settle, arguments.contaminated),
+        call=_call_settle,
+        show=results.as_settlement,
     ),
     "compare": Verb(
         summary="say what one ladder or run saves against another: compute, and time",

@@ -23,6 +23,8 @@ from shoal.scaling.records import Ladder, Target, read_json
 VERSION = 1
 SEAL = "seal.json"
 MISS_LEVEL = 0.9
+# Where so many of its texts are known, a domain's loss can be off by as large a share of itself.
+FLAG_SHARE = 0.05
 # A refit on another kind of processor may round the ninth digit otherwise.
 REFIT = 1e-6
 # Parts that have a digest for each of their entries.
@@ -138,6 +140,28 @@ def _miss(found: Forecast, interval: list[float]) -> dict[str, Any]:
             f"a miss is {found.metric} outside the 90 % interval at the end of the run with this"
             " fingerprint, measured under these conditions, whatever changed during the run; what"
             " changed, and the value without domains whose text was trained on, are told beside it"
+        ),
+    }
+
+
+def flagged(table: str, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a seal keeps of a contamination table.
+
+    Args:
+        table: the artifact, NAME@HASH12.
+        facts: SET/DOMAIN -> the facts of stage `overlap`: `items looked_for half share ...`.
+    """
+    return {
+        "table": table,
+        "rule": (
+            f"flagged: at least {FLAG_SHARE:.0%} of the texts have half or more of their n-grams in"
+            " training text"
+        ),
+        "domains": {name: dict(one) for name, one in sorted(facts.items())},
+        "flagged": sorted(
+            name
+            for name, one in facts.items()
+            if one["looked_for"] and one["half"] >= FLAG_SHARE * one["looked_for"]
         ),
     }
 
