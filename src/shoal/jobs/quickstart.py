@@ -8,15 +8,22 @@ from typing import Any
 
 from shoal.core.config import fingerprint, replace
 from shoal.core.files import home
-from shoal.core.progress import progress_for
+from shoal.core.progress import Progress, progress_for
+from shoal.core.record import read_events
 from shoal.data.local import local_corpus
 from shoal.data.settings import MixConfig
-from shoal.jobs.prepare import prepared_for
-from shoal.jobs.resolve import overridden, resolve
+from shoal.jobs.ladder import climb, write_ladder
+from shoal.jobs.prepare import Prepared, prepared_for
+from shoal.jobs.resolve import overridden, resolve, resolve_ladder
 from shoal.jobs.runs import run_folder
 from shoal.jobs.runtime import peak_rss_gb, start_jax
+from shoal.jobs.seal import seal
+from shoal.jobs.sealed import find_seal
+from shoal.jobs.settle import scored, settle
 from shoal.jobs.trained import trained
 from shoal.report.page import write
+from shoal.scaling.seal import Seal
+from shoal.scaling.settle import sealed_in
 from shoal.train.checks import check
 from shoal.train.config import Config
 
@@ -41,7 +48,9 @@ def quickstart(
     progress = progress_for()
     folder = run_folder(config.name)
     prepared = prepared_for(config, progress)
-    done, sets = trained(config, folder, prepared, progress)
+    sealed = None if overrides else foretold(config, folder, prepared, progress)
+    done, sets = trained(config, folder, prepared, progress, seal=sealed)
+    settled = settle(str(folder)) if sealed else None
     page = write(folder)
     # A small text can leave nothing to hold out: then there are no scores, and that is said.
     macro = sets.get("sources", {}).get("macro", {})
@@ -51,6 +60,7 @@ def quickstart(
         "macro_bpb": macro.get("bpb"),
         "xz_bpb": macro.get("xz_bpb"),
         "sets": {name: one["macro"] for name, one in sets.items()},
+        "forecast": settled and settled["headline"],
         "first_loss_s": done["first_loss_s"],
         "tokens_per_s": done["tokens_per_s"],
         "total_s": time.perf_counter() - began,
@@ -60,6 +70,29 @@ def quickstart(
     if not json:
         _say(result, sets)
     return result
+
+
+def foretold(config: Config, folder: Path, prepared: Prepared, progress: Progress) -> Seal | None:
+    """Train three small runs, forecast the end of the run from them, and seal that.
+
+    None where nothing is held out that could be forecast, or the run began without a seal.
+    """
+    if not any(prepared.heldout.values()):
+        return None
+    recipe = resolve_ladder("quickstart")
+    mine = dataclasses.replace(
+        recipe,
+        name=config.name,
+        target=config,
+        rung=lambda width: dataclasses.replace(recipe.rung(width), data=config.data),
+    )
+    begun = read_events(folder)
+    if begun and sealed_in(begun) is None:
+        progress.note(f"run {folder.name} began before its forecast: none is made")
+        return None
+    write_ladder(climb(mine, prepared, progress)[0])
+    progress.note(seal(config.name)["line"])
+    return find_seal(config.name)
 
 
 def configure(text: Path | None, overrides: Sequence[str]) -> Config:
@@ -94,6 +127,8 @@ def _say(result: dict[str, Any], sets: dict[str, Any]) -> None:
             f"  {name}: {macro['bpb']:.3f} bits per byte over {len(one['domains'])} domains"
             f" (xz -9e {macro['xz_bpb']:.3f}, zstd -19 {macro['zstd_bpb']:.3f})"
         )
+    if result["forecast"]:
+        print(f"  forecast before the run, now settled: {scored(result['forecast'])}")
     if result["tokens_per_s"]:
         print(f"  {result['tokens_per_s']:,.0f} tokens/s, {result['total_s']:.0f} s in all")
     print(f"  report: {result['report']}")

@@ -19,7 +19,7 @@ _COEFFICIENT = 0.087571
 _TOKENS_EXPONENT = -0.3461
 _WIDTH_EXPONENT = -0.3448
 _MUON_PER_ADAM = 13 / 3
-_RATE_CAP = 0.05
+CAP = 0.05
 _BETA2_BASE = 0.999
 _BETA2_BASE_TOKENS = 131_072
 _BETA2_RANGE = (0.95, 0.9999)
@@ -38,12 +38,12 @@ class Rates:
 
 def adam_lr(*, tokens: int, embed_dim: int, tokens_per_step: int) -> float:
     """Return the peak rate of the Adam group."""
-    return min(_uncapped(tokens, embed_dim, tokens_per_step), _RATE_CAP)
+    return min(_uncapped(tokens, embed_dim, tokens_per_step), CAP)
 
 
 def muon_lr(*, tokens: int, embed_dim: int, tokens_per_step: int) -> float:
     """Return the peak rate of MuonH and AdamH: the relative step of a weight per update."""
-    return min(_MUON_PER_ADAM * _uncapped(tokens, embed_dim, tokens_per_step), _RATE_CAP)
+    return min(_MUON_PER_ADAM * _uncapped(tokens, embed_dim, tokens_per_step), CAP)
 
 
 def _uncapped(tokens: int, embed_dim: int, tokens_per_step: int) -> float:

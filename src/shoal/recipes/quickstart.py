@@ -4,11 +4,15 @@ from dataclasses import replace
 
 from shoal.data.settings import CellsConfig, MixConfig, TopicsConfig
 from shoal.model.config import ModelConfig
+from shoal.optim import law
 from shoal.optim.config import OptimizerConfig
 from shoal.recipes.corpus import quickstart_corpus
+from shoal.scaling.ladder import LadderConfig
 from shoal.train.config import Config, DataConfig, EvalConfig, TrainConfig
 
 _SIZE = "ours: what two CPU cores train in about four minutes"
+_RUNG = "ours: the quickstart's, in proportion to the width"
+_RATE = 0.03
 _PROXY = "ours: half the quickstart's width and steps, under a minute on two cores"
 _CADENCE = "ours: a cadence, no effect on the numbers"
 
@@ -97,7 +101,7 @@ def quickstart() -> Config:
             rotary_dim=16,
             base_context=256,
         ),
-        optimizer=OptimizerConfig(muon_lr=0.03, adam_lr=0.03 * 3 / 13),
+        optimizer=OptimizerConfig(muon_lr=_RATE, adam_lr=_RATE * 3 / 13),
         data=DataConfig(
             corpus=replace(quickstart_corpus(), cells=CELLS, unit_tokens=256),
             mix=MixConfig(
@@ -117,6 +121,56 @@ def quickstart() -> Config:
         ),
         notes=_NOTES,
     )
+
+
+def quickstart_ladder() -> LadderConfig:
+    """Return three small runs that foretell the quickstart's end."""
+    return LadderConfig(
+        name="quickstart",
+        rung=_rung,
+        widths=(32, 48, 64),
+        target=quickstart(),
+        seeds={32: 2},
+        evaluations=1,
+    )
+
+
+def _rung(width: int) -> Config:
+    """The quickstart at a smaller width: depth and steps in proportion, the rates by the law."""
+    config = quickstart()
+    model = replace(
+        config.model,
+        num_layers=max(2, config.model.num_layers * width // config.model.embed_dim),
+        embed_dim=width,
+        num_heads=width // 16,
+        head_dim=16,
+        rotary_dim=8,
+        kv_heads_local=1,
+        expert_dim=width // 2,
+        latent_dim=width // 2,
+        shared_dim=width // 2,
+    )
+    num_steps = config.train.num_steps * width // config.model.embed_dim
+    train = replace(config.train, num_steps=num_steps, checkpoint_every_steps=0)
+    rate = min(_RATE * _law(width, train) / _law(config.model.embed_dim, config.train), law.CAP)
+    return replace(
+        config,
+        name=f"quickstart-d{width}",
+        model=model,
+        optimizer=OptimizerConfig(muon_lr=rate, adam_lr=rate * 3 / 13),
+        train=train,
+        eval=replace(config.eval, sample_prompts=()),
+        notes={
+            **config.notes,
+            "model.*": _RUNG,
+            "train.*": _RUNG,
+            "optimizer.muon_lr": "ours: the quickstart's, by the law for width and tokens",
+        },
+    )
+
+
+def _law(width: int, train: TrainConfig) -> float:
+    return law.muon_lr(tokens=train.tokens, embed_dim=width, tokens_per_step=train.tokens_per_step)
 
 
 def quickstart_proxy() -> Config:

@@ -2,7 +2,7 @@
 
 A ladder recipe gives a function from a width to a whole config. What makes a rung comparable with
 its target is set here, not there: the target's mixture over cells that are repeated as often as the
-target repeats them, the target's evaluation, and one evaluation for each 5 % of the run.
+target repeats them, the target's evaluation, and one for each 5 % of the run (or fewer).
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ class LadderConfig:
         widths: of the rungs, in ascending order.
         seeds: width -> how many runs that differ in their seed only; 1 where it is not named.
         metric: the headline series (`scaling.records`).
+        evaluations: of a rung, evenly over its steps; the forecast has a value at these only.
         published: count FLOPs as the public ladder does.
     """
 
@@ -37,6 +38,7 @@ class LadderConfig:
     target: Config
     seeds: Mapping[int, int] = field(default_factory=dict[int, int])
     metric: str = HEADLINE
+    evaluations: int = len(FRACTIONS)
     published: bool = False
 
     def __post_init__(self) -> None:
@@ -72,7 +74,7 @@ def rung_config(ladder: LadderConfig, width: int, seed: int = 0) -> Config:
         ),
         train=dataclasses.replace(made.train, seed=seed),
         eval=dataclasses.replace(
-            made.eval, every_steps=max(1, made.train.num_steps // len(FRACTIONS))
+            made.eval, every_steps=max(1, made.train.num_steps // ladder.evaluations)
         ),
         notes={**made.notes, **_NOTES},
     )
@@ -95,7 +97,7 @@ _NOTES = {
     "data.seed": "derived: the rung's seed",
     "data.simulated_tokens": "derived: the target's tokens",
     "train.seed": "derived: the rung's seed",
-    "eval.every_steps": "derived: every 5 % of the run",
+    "eval.every_steps": "derived: as often as the ladder evaluates a run",
 }
 
 
