@@ -184,13 +184,15 @@ def _where_edited(folder: Path) -> str:
             bad = size
             break
         good = size
-    begin, hit = 0, []
+    begin, sound, hit = 0, 0, []
     for number, line in enumerate(lines, 1):
-        if bad is not None and begin + len(line) > good and begin < bad:
-            hit.append((number, line))
         begin += len(line)
-    if not hit:
-        return "its last lines were removed"
+        if begin <= good:
+            sound = number
+        elif bad is not None and begin - len(line) < bad:
+            hit.append((number, line))
+    if not hit or (bad or 0) > len(data):
+        return f"is shorter than it was: after line {sound}, lines are missing or were edited"
     steps = [str(json.loads(line).get("step")) for _, line in (hit[0], hit[-1])]
     return (
         f"was edited in lines {hit[0][0]} to {hit[-1][0]} (steps {steps[0]} to {steps[1]}), or a"
