@@ -63,7 +63,7 @@ def seal(
         if not reused:
             _make(folder, contamination)
         made = read_seal(path)
-        odd = beside(folder, made)
+        odd = beside(folder, made) if reused else []
         if odd:
             raise ValueError(
                 f"{path} seals another forecast: {odd[0]}; a seal is made once: put that file back,"
