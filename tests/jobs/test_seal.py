@@ -14,6 +14,7 @@ from shoal.core.artifact import build
 from shoal.core.config import override
 from shoal.core.files import home
 from shoal.core.record import Record, read_events, verify_chain
+from shoal.jobs.ladder import write_ladder
 from shoal.jobs.runs import begin
 from shoal.jobs.seal import render, seal
 from shoal.jobs.sealed import find_forecast, find_seal
@@ -58,6 +59,17 @@ def test_another_forecast_is_refused_over_a_seal():
     with pytest.raises(ValueError, match=r"ladder.json is not the one that was sealed"):
         seal("small")
     assert (folder / "seal.json").read_bytes() == before
+
+
+def test_a_sealed_ladder_is_written_again_only_if_it_is_the_same():
+    folder = written(ladder_of())
+    seal("small")
+    assert write_ladder(ladder_of()) == folder / "ladder.json"
+    assert seal("small")["reused"]
+    before = (folder / "ladder.json").read_bytes()
+    with pytest.raises(ValueError, match=r"ladder.json is sealed and would change"):
+        write_ladder(ladder_of(noise=0.004))
+    assert (folder / "ladder.json").read_bytes() == before
 
 
 def test_an_altered_seal_is_named_by_whoever_reads_it(capsys):

@@ -32,6 +32,7 @@ from shoal.scaling.ladder import (
     rung_run,
 )
 from shoal.scaling.records import Ladder, RungRun, Target
+from shoal.scaling.seal import SEAL, ladder_sha256, read_seal
 from shoal.train.checks import check
 from shoal.train.config import Config
 
@@ -127,8 +128,20 @@ def climb(
 
 
 def write_ladder(found: Ladder) -> Path:
-    """Write `ladder.json` where `forecast` and `seal` look for it."""
+    """Write `ladder.json` where `forecast` and `seal` look for it.
+
+    Raises:
+        ValueError: another one is sealed there.
+    """
     path = home() / FORECASTS / found.name / LADDER
+    seal = path.with_name(SEAL)
+    if seal.is_file():
+        own = ladder_sha256(Ladder.parse(found.plain()))
+        if own != read_seal(seal).ladder_sha256:
+            raise ValueError(
+                f"{path} is sealed and would change: its runs are not what they were; give the"
+                " ladder another name, or put the runs back"
+            )
     write_atomic(path, json.dumps(found.plain(), indent=1) + "\n")
     return path
 
