@@ -14,10 +14,16 @@ from journey.process import environment, result_of, shoal
 from journey.tiny import TEXT
 from shoal.cli import main
 from shoal.core.config import fingerprint, from_plain
+from shoal.core.files import home
+from shoal.core.progress import Silent
 from shoal.core.record import Record, read_events, read_metrics
 from shoal.jobs import evaluate, recheck_state
 from shoal.jobs.findings import FAILS, HOLDS, NOT_CHECKED, Findings
+from shoal.jobs.ladder import conditions
+from shoal.jobs.prepare import prepare
+from shoal.jobs.runs import read_config
 from shoal.jobs.verify import find, verify
+from shoal.scaling.records import Ladder, RungRun, Target
 from shoal.train.config import Config
 from shoal.train.digest import digest
 
@@ -436,6 +442,39 @@ def test_bytes_that_were_changed_with_their_hashes_are_caught_by_the_leaves(run)
     told = failures(verify("tiny", steps=0))
     assert any("checkpoint 12" in line and "other bytes than were saved" in line for line in told)
     assert any(f"events.jsonl line {number} (checkpoint): was edited" in line for line in told)
+
+
+# --- what a forecast is measured under ------------------------------------------------------------
+
+
+def test_the_conditions_of_a_forecast_are_hashed_anew_from_the_corpus(run):
+    config = read_config(run)
+    told = conditions(config, prepare(config.data.corpus, home(), Silent()))
+    values = {"sources/text/loss": (None,) * 19 + (2.0,)}
+    size = {"fingerprint": fingerprint(config), "width": 32, "tokens": 1920, "flops": 1e9}
+    rung = RungRun(rung="d32", run="tiny", seed=0, seconds=None, series=values, health={}, **size)
+    ladder = Ladder(
+        name="tiny", metric="sources/text/loss", runs=(rung,), conditions=told,
+        target=Target(name="none", **{**size, "flops": 1e10}),
+    )  # fmt: skip
+    folder = home() / "forecasts" / "mine"
+    folder.mkdir(parents=True)
+
+    def line_of(change: Callable[[Any], object] = lambda _: None) -> dict[str, Any]:
+        tree = ladder.plain()
+        change(tree["conditions"])
+        (folder / "ladder.json").write_text(json.dumps(tree))
+        (line,) = [one for one in verify("mine")["lines"] if one["check"] == "conditions"]
+        return line
+
+    assert line_of()["says"] == "tokenizer and 1 evaluated domains hashed anew"
+    assert line_of()["state"] == HOLDS
+    one = next(iter(told["sets"]))
+    line = line_of(lambda found: found["sets"][one].update(sha256="0" * 64))
+    assert (line["state"], line["says"][:30]) == (FAILS, f"evaluated text: {one}.sha256"[:30])
+    assert line_of(lambda found: found.update(tokenizer_sha256="0" * 64))["state"] == FAILS
+    assert line_of(lambda found: found.update(sequence_tokens=64))["state"] == FAILS
+    assert line_of(lambda found: found.update(corpus="other@0"))["state"] == NOT_CHECKED
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -4,17 +4,23 @@ A rung's values are read again out of its run's folder, whose own chain must hol
 is not there, only the ladder's word is.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.core.files import canonical_json, home
+from shoal.core.files import canonical_json, home, sha256_file
 from shoal.core.record import EVENTS, read_events, read_metrics, verify_chain
+from shoal.data.tokenize import TOKENIZER
+from shoal.jobs import stamps
 from shoal.jobs.evaluate import EVALS
 from shoal.jobs.findings import Check, Findings
 from shoal.jobs.forecast import FORECAST, LADDER
 from shoal.jobs.recheck_run import read_object, recheck_scores, stored_fingerprint
+from shoal.jobs.recheck_state import corpus_at, scored_of
 from shoal.jobs.runs import RUN, read_config
+from shoal.jobs.settle import SETTLEMENT, settle
 from shoal.scaling.forecast import Forecast, read_forecast
 from shoal.scaling.ladder import health_of, rung_name, series_of
 from shoal.scaling.records import FRACTIONS, Ladder, RungRun, read_json, read_ladder
@@ -23,6 +29,8 @@ from shoal.scaling.settle import sealed_in
 from shoal.train.derive import derive
 
 _NUMBER = 1e-9
+# What a settlement says of when it was made; a later event, such as another evaluation, is no harm.
+_OF_ITS_TIME = {"date", "record", "file", "notes"}
 
 
 def recheck_forecast(folder: Path, findings: Findings) -> None:
@@ -54,6 +62,10 @@ def recheck_forecast(folder: Path, findings: Findings) -> None:
         with findings.check(f"rung {run.run}", f"runs/{run.run}") as check:
             _rung(run, there[run.run], check)
     _recheck_target(ladder, seal, there, findings)
+    with findings.check("conditions", f"{LADDER} conditions") as check:
+        _conditions(ladder, there, check)
+    with findings.check("settlement", SETTLEMENT) as check:
+        _settlement(folder, there, check)
 
 
 def _there(path: Path, check: Check) -> None:
@@ -78,6 +90,9 @@ def _recheck_seal(
 ) -> dict[str, Any] | None:
     """The seal, if it is whole."""
     tree: Any = None
+    for name in (stamps.TIMESTAMP, stamps.SIGNATURE):
+        if (folder / name).is_file():
+            findings.skip(name, f"`shoal seal {folder.name}` checks it, with a key that you trust")
     with findings.check("seal", SEAL) as check:
         if not (folder / SEAL).is_file():
             check.cannot("the forecast is not sealed")
@@ -161,6 +176,52 @@ def _recheck_target(
                 spelled = "the seal in its first event"
                 check.equal(spelled, seal["sha256"], event["sha256"])
                 check.says = f"seal {event['sha256'][:12]} is its first event, of {event['time']}"
+
+
+def _conditions(ladder: Ladder, there: Mapping[str, Path], check: Check) -> None:
+    """The tokenizer and the held-out texts, out of the corpus that the conditions name."""
+    told = ladder.conditions
+    if "sets" not in told or "corpus" not in told:
+        check.cannot("they name no corpus and no sets")
+    own = [there[run.run] for run in ladder.runs if run.run in there]
+    corpus = corpus_at(str(told["corpus"]), own[:1])
+    if corpus is None or not own:
+        check.cannot(f"corpus {told['corpus']}, or every run of a rung, is not there")
+        return
+    config = read_config(own[0])
+    digest = sha256_file(corpus.folders["tokenizer"] / TOKENIZER)
+    check.equal("the tokenizer's SHA-256", told["tokenizer_sha256"], digest)
+    found = {
+        f"{name}/{domain}": {
+            "sha256": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
+            "documents": len(texts),
+            "bytes": sum(len(text.encode()) for text in texts),
+        }
+        for name, domains in scored_of(config, corpus).items()
+        for domain, texts in domains.items()
+    }
+    for odd in differences(found, told["sets"]):
+        check.fails(f"evaluated text: {odd}")
+    length = config.eval.sequence_tokens
+    check.equal("tokens of an evaluated sequence", length, told["sequence_tokens"])
+    check.says = f"tokenizer and {len(found)} evaluated domains hashed anew"
+
+
+def _settlement(folder: Path, there: Mapping[str, Path], check: Check) -> None:
+    """Settle again, writing nothing, and compare."""
+    if not (folder / SETTLEMENT).is_file():
+        check.cannot("the forecast is not settled")
+    told = read_object(folder / SETTLEMENT)
+    if told["run"] not in there:
+        check.cannot(f"its run {told['run']} is not there")
+    named = (told["clean"] or {}).get("flagged", [])
+    anew = settle(str(there[told["run"]]), str(folder), extra=named, write=False)
+    anew, told = ({k: v for k, v in one.items() if k not in _OF_ITS_TIME} for one in (anew, told))
+    for one in (anew, told):
+        one["clean"] = one["clean"] and {k: v for k, v in one["clean"].items() if k != "whence"}
+    for odd in differences(json.loads(json.dumps(anew)), told, within=_NUMBER):
+        check.fails(f"does not follow from forecast and run: {odd}")
+    check.says = f"run {told['run']} settled again, the same; a miss: {told['miss']}"
 
 
 def _fingerprint(folder: Path) -> str:

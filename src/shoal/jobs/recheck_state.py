@@ -91,11 +91,10 @@ def corpus_of(folder: Path, findings: Findings) -> Corpus | None:
     with findings.check("corpus of the run", CORPUS) as check:
         copy, ref = read_object(folder / CORPUS), read_object(folder / RUN)["corpus"]
         check.equal("the corpus that run.json names", ref, copy["corpus"])
-        roots = (home() / "corpora", folder.absolute().parents[1] / "corpora")
-        there = [root / ref for root in roots if (root / ref / CORPUS).is_file()]
-        if not there:
+        found = corpus_at(ref, [folder])
+        if found is None:
             check.cannot(f"{ref} is not there; `shoal prepare` makes it again")
-        found = find_corpus(str(there[0]))
+            return None
         content = {name: value for name, value in copy.items() if name != "corpus"}
         if content != found.content:
             odd = [
@@ -106,6 +105,29 @@ def corpus_of(folder: Path, findings: Findings) -> Corpus | None:
     return found
 
 
+def corpus_at(ref: str, runs: Sequence[Path]) -> Corpus | None:
+    """The corpus of a reference, under SHOAL_HOME or in the home of one of some runs.
+
+    Raises:
+        ValueError: one of its stages is gone.
+    """
+    roots = [home(), *(run.absolute().parents[1] for run in runs)]
+    there = [root / "corpora" / ref for root in roots]
+    found = [path for path in there if (path / CORPUS).is_file()]
+    return find_corpus(str(found[0])) if found else None
+
+
+def scored_of(config: Config, corpus: Corpus) -> dict[str, dict[str, list[str]]]:
+    """Set -> domain -> the held-out texts that a config scores."""
+    limit = config.eval.limit_bytes
+    return {
+        name: {
+            domain: limit_bytes(texts, limit) if limit else texts for domain, texts in one.items()
+        }
+        for name, one in heldout_texts(corpus.folders).items()
+    }
+
+
 def recheck_scored(folder: Path, config: Config, corpus: Corpus, findings: Findings) -> None:
     """Recount the held-out text behind the evaluations; the scores themselves need a model."""
     with findings.check("evaluated text", EVALS) as check:
@@ -114,10 +136,9 @@ def recheck_scored(folder: Path, config: Config, corpus: Corpus, findings: Findi
             check.cannot("no evaluation is on record")
         tokenizer = load_tokenizer(corpus.folders["tokenizer"] / TOKENIZER)
         wanted: dict[str, dict[str, int]] = {}
-        for name, domains in heldout_texts(corpus.folders).items():
+        for name, domains in scored_of(config, corpus).items():
             for domain, texts in domains.items():
-                limit = config.eval.limit_bytes
-                kept = limit_bytes(limit_bytes(texts, limit) if limit else texts)
+                kept = limit_bytes(texts)
                 encoded = tokenizer.encode_batch_fast(kept, add_special_tokens=False)
                 wanted[f"{name}/{domain}"] = {
                     "documents": len(kept),
