@@ -109,11 +109,10 @@ def sign(path: Path, key: Path) -> Path:
     """
     if not key.is_file():
         raise ValueError(f"no SSH key {key}; `ssh-keygen -t ed25519 -f {key}` makes one")
-    found = path.with_name(SIGNATURE)
-    found.unlink(missing_ok=True)
-    words = ("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path))
-    _run(words, f"signing {path} with {key}")
-    return found
+    words = ("ssh-keygen", "-Y", "sign", "-f", str(key), "-n", NAMESPACE)
+    found = _run(words, f"signing {path} with {key}", path.read_bytes())
+    write_atomic(path.with_name(SIGNATURE), found + "\n")
+    return path.with_name(SIGNATURE)
 
 
 def check_signature(path: Path, signers: Path | None) -> dict[str, Any]:
