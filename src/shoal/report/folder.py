@@ -99,13 +99,13 @@ def read(folder: Path) -> RunFolder:
     if not (folder / "run.json").is_file():
         raise ValueError(f"{folder} is not a run folder: it has no run.json; name a run's folder")
     problems: list[str] = []
-    run = _json(folder / "run.json", dict, problems)
-    corpus = _json(folder / "corpus.json", dict, problems)
+    run = read_json(folder / "run.json", dict, problems)
+    corpus = read_json(folder / "corpus.json", dict, problems)
     lines = _records(read_metrics, folder, problems)
     events = _records(read_events, folder, problems)
-    evals = [_json(path, dict, problems) for path in sorted((folder / "evals").glob("*.json"))]
+    evals = [read_json(path, dict, problems) for path in sorted((folder / "evals").glob("*.json"))]
     samples = [
-        (int(path.stem) if path.stem.isdigit() else 0, _json(path, list, problems))
+        (int(path.stem) if path.stem.isdigit() else 0, read_json(path, list, problems))
         for path in sorted((folder / "samples").glob("*.json"))
     ]
     return RunFolder(
@@ -130,7 +130,8 @@ def _records(
         return []
 
 
-def _json(path: Path, kind: type, problems: list[str]) -> Any:
+def read_json(path: Path, kind: type, problems: list[str]) -> Any:
+    """A file's value, empty where there is none; `problems` takes what is wrong with it."""
     if not path.exists():
         return kind()
     try:

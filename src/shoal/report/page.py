@@ -13,8 +13,9 @@ import numpy as np
 
 import shoal
 from shoal.core.files import write_atomic
-from shoal.report import evaluation, origins, training
+from shoal.report import evaluation, forecast, origins, training
 from shoal.report.folder import RunFolder, at, read
+from shoal.report.forecast_folder import ForecastFolder, forecast_of
 from shoal.report.frame import frame
 from shoal.report.markup import (
     Html,
@@ -53,7 +54,8 @@ def render(folder: Path) -> str:
     Raises:
         ValueError: `folder` is not a run folder.
     """
-    return document(read(folder))
+    run = read(folder)
+    return document(run, forecast_of(folder, run))
 
 
 def write(folder: Path) -> Path:
@@ -63,9 +65,12 @@ def write(folder: Path) -> Path:
     return path
 
 
-def document(run: RunFolder) -> str:
-    """The page of records that were read before."""
+def document(run: RunFolder, foretold: ForecastFolder | None = None) -> str:
+    """The page of records that were read before, and of the forecast that the run is about."""
     sections = [(name, title, section(run)) for name, title, section in _SECTIONS]
+    if foretold is not None:
+        place = 1 + [name for name, _, _ in sections].index("evaluation")
+        sections.insert(place, ("forecast", "Forecast", forecast.section(foretold)))
     return frame(f"{_name(run)} · Shoal run report", _header(run), sections, _FOOT)
 
 

@@ -64,12 +64,31 @@ class Series:
         return float(finite[-1]) if finite.size else math.nan
 
 
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """What lies between two curves: a surface, or a bar where a point stands alone.
+
+    Attributes:
+        name: stands in the legend.
+        x: ascending.
+        low, high: it breaks where either is not finite.
+        style: its color class.
+    """
+
+    name: str
+    x: Float[np.ndarray, " n"]
+    low: Float[np.ndarray, " n"]
+    high: Float[np.ndarray, " n"]
+    style: str
+
+
 def line_chart(
     title: str,
     series: Sequence[Series],
     *,
     x: Axis,
     y: Axis,
+    bands: Sequence[Band] = (),
     references: Sequence[tuple[str, float]] = (),
     family: tuple[str, str] | None = None,
     note: str | None = None,
@@ -82,6 +101,7 @@ def line_chart(
         series: at least one with a point.
         x: the shared axis.
         y: the axis of the values.
+        bands: lie behind the curves, the widest first.
         references: name and height of constant lines.
         family: names of the first and last of an ordered family, shown instead of each series.
         note: stands below the chart.
@@ -90,7 +110,8 @@ def line_chart(
     buckets = min(_BUCKETS, max(60, _MOST_POINTS // (2 * len(series))))
     shown = [one.thinned(buckets) for one in series]
     heights = [one.y for one in shown] + [np.array([value for _, value in references])]
-    across = scale(x, np.concatenate([one.x for one in shown]))
+    heights += [side for band in bands for side in (band.low, band.high)]
+    across = scale(x, np.concatenate([one.x for one in [*shown, *bands]]))
     upward = scale(y, np.concatenate(heights), pad=0.06)
     plot = el(
         "svg",
@@ -98,6 +119,7 @@ def line_chart(
         [_reference(name, value, upward, shown) for name, value in references],
         el(
             "svg",
+            [_band(one, across, upward) for one in bands],
             [_curve(one, across, upward) for one in shown],
             width="100%", height="100%", viewBox=f"0 0 {_SPAN} {_SPAN}", preserveAspectRatio="none",
         ),
@@ -113,7 +135,7 @@ def line_chart(
             {"x": _numbers(one.x), "y": _numbers(one.y), "style": one.style} for one in shown
         ],
     }
-    legend = _family_legend(shown, y, family) if family else _legend(shown, y)
+    legend = _family_legend(shown, y, family) if family else _legend(shown, y, bands)
     return _figure(title, y.label, legend, plot, data, kind="line", note=note, wide=wide)
 
 
@@ -217,6 +239,21 @@ def _curve(one: Series, across: Scale, upward: Scale) -> Html:
     return el("path", d="".join(parts), class_=f"line {one.style}{' faint' if one.faint else ''}")
 
 
+def _band(one: Band, across: Scale, upward: Scale) -> Html:
+    x = across.place(one.x) * _SPAN
+    sides = np.stack([x, *((1 - upward.place(y)) * _SPAN for y in (one.low, one.high))], axis=1)
+    known = np.isfinite(sides).all(axis=1)
+    starts = np.flatnonzero(np.diff(known, prepend=False, append=False)).tolist()
+    parts: list[Html] = []
+    for first, last in zip(starts[::2], starts[1::2], strict=True):
+        piece = np.clip(sides[first:last], -_SPAN, 2 * _SPAN)
+        edge = [*piece[:, :2].tolist(), *piece[::-1][:, [0, 2]].tolist()]
+        path = "L".join(f"{right:.0f} {down:.0f}" for right, down in edge)
+        kind = "band" if last - first > 1 else "whisker"
+        parts.append(el("path", d=f"M{path}", class_=f"{kind} {one.style}"))
+    return el("g", parts)
+
+
 def _marks(one: Series, across: Scale, upward: Scale) -> Html:
     places = zip(across.place(one.x).tolist(), upward.place(one.y).tolist(), strict=True)
     dots = [
@@ -227,12 +264,15 @@ def _marks(one: Series, across: Scale, upward: Scale) -> Html:
     return el("g", dots, class_=f"marks {one.style}")
 
 
-def _legend(series: Sequence[Series], y: Axis) -> Html:
+def _legend(series: Sequence[Series], y: Axis, bands: Sequence[Band] = ()) -> Html:
     write = FORMATS[y.format]
     keys = [
         el("span", _swatch(one), one.name, el("output", write(one.last)), class_="key")
         for one in series
     ]
+    for one in bands:
+        drawn = el("rect", width="24", height="10", class_=f"band {one.style}")
+        keys.append(el("span", el("svg", drawn, width="24", height="10"), one.name, class_="key"))
     return el("div", keys, class_="legend")
 
 
