@@ -192,6 +192,20 @@ def test_without_the_seal_in_its_chain_a_forecast_is_retroactive_everywhere(caps
     assert "RETROACTIVE: the run's record does not begin with" in capsys.readouterr().out
 
 
+def test_another_forecast_of_a_sealed_run_is_retroactive_sealed_or_not(sealed):
+    run_of(seal=sealed)
+    written(ladder_of("other", noise=0.002))
+    assert settle("target", "other")["retroactive"] == "the forecast was not sealed"
+    seal("other")
+    found = settle("target", "other")
+    assert found["retroactive"] == "the run's record does not begin with the seal"
+    assert found["finished"]
+    assert settle("target")["retroactive"] is None
+    rows = {row["name"]: row["outcome"] for row in listed.outcomes()["forecasts"]}
+    assert rows["other"]["retroactive"]
+    assert rows["small"]["retroactive"] is None
+
+
 def test_a_run_that_several_forecasts_are_about_asks_which():
     written(ladder_of())
     written(ladder_of("other", noise=0.002))
@@ -330,7 +344,7 @@ def test_every_forecast_is_listed_with_its_score(sealed, capsys):
     assert found["outcome"]["retroactive"] is None
     assert not found["outcome"]["inside_90"]
     assert found["problem"] is None
-    assert rows["late"]["outcome"] is None
+    assert rows["late"]["outcome"]["retroactive"] == "the forecast was not sealed"
     assert rows["elsewhere"]["outcome"] is None
     assert "is no forecast" in rows["broken"]["problem"]
     settle("target")

@@ -126,5 +126,5 @@ def _became(outcome: Mapping[str, Any] | None) -> str:
             f"; without flagged domains {clean['seen']:.4f} ({clean['error']:+.4f}, {side} 90 %)"
         )
     if outcome["premises"]:
-        said += f"; {len(outcome['premises'])} premises broken"
+        said += f"; premises broken: {', '.join(dict.fromkeys(outcome['premises']))}"
     return said + (f"; RETROACTIVE: {outcome['retroactive']}" if outcome["retroactive"] else "")

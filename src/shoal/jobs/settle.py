@@ -164,15 +164,16 @@ def _claim(folder: Path, events: Sequence[Mapping[str, Any]], name: str | None, 
     given = Path(name or "")
     path = given if given.is_file() and given.name != FORECAST else place / SEAL
     seal = read_seal(path) if path.is_file() else None
-    if event is not None and (seal is None or seal.sha256 != event["sha256"]):
+    found = read_forecast(place / FORECAST) if seal is None else seal.forecast
+    in_chain = event is not None and seal is not None and seal.sha256 == event["sha256"]
+    if event is not None and event["forecast"] == found.ladder and not in_chain:
         raise ValueError(
             f"the record of run {folder.name} begins with seal {event['sha256'][:12]} of forecast"
             f" {event['forecast']}, and {place} "
             + ("has none" if seal is None else f"has seal {seal.sha256[:12]}")
             + ": another seal, or this one altered as a whole"
         )
-    found = read_forecast(place / FORECAST) if seal is None else seal.forecast
-    return Claim(folder=place, forecast=found, seal=seal, in_chain=event is not None)
+    return Claim(folder=place, forecast=found, seal=seal, in_chain=in_chain)
 
 
 def _sealed_claim(folder: Path, event: Mapping[str, Any]) -> Claim:
