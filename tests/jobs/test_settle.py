@@ -236,6 +236,15 @@ def test_a_run_whose_start_says_another_config_is_refused(sealed):
         settle("target")
 
 
+def test_a_run_whose_config_was_edited_is_refused(sealed):
+    path = run_of(seal=sealed) / "run.json"
+    content = json.loads(path.read_text())
+    content["config"]["train"]["seed"] += 1
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="another run, which settles nothing"):
+        settle("target")
+
+
 @pytest.mark.parametrize("what", ["metric", "edited", "swapped", "removed"])
 def test_a_broken_record_settles_nothing(sealed, what):
     folder = run_of(seal=sealed)
