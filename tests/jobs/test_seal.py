@@ -223,6 +223,17 @@ def test_the_contamination_table_of_the_ladders_corpus_is_part_of_the_seal():
     assert f"contamination ({full.ref}), flagged: sources/leaked" in render(seal("small"))
 
 
+def test_a_table_of_other_text_than_the_corpus_of_the_ladder_does_not_count():
+    ref, digest = corpus_with_stage()
+    ladder = ladder_of()
+    written(replace(ladder, conditions={**ladder.conditions, "corpus": ref}))
+    facts = {"items": 4, "looked_for": 4, "half": 4, "share": 1.0, "longest_run": 14}
+    whole = {"sources/fine": facts, "sources/leaked": facts}
+    table("c-overlap", whole, {"documents": "2" * 64, "items": "1" * 64})
+    own = table("c-overlap", {"sources/fine": facts}, {"documents": digest, "items": "1" * 64})
+    assert seal("small")["contamination"]["table"] == own.ref
+
+
 def test_a_named_table_counts_and_one_about_nothing_here_is_refused():
     written(ladder_of())
     facts = {"items": 4, "looked_for": 4, "half": 4, "share": 1.0, "longest_run": 14}
