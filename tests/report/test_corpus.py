@@ -20,6 +20,12 @@ def found() -> dict[str, Any]:
         "keeper": {"source": "alpha", "source_id": "kept.txt", "id": "1" * 32},
     }  # fmt: skip
     stage = {"in": 10, "removed": 2, "held_out": 1, "out": 7, "cut": 3}
+    stage |= {f"{name}_bytes": 100 * value for name, value in stage.items()}
+    shown = {"source": "alpha", "source_id": "</pre>", "id": "2" * 32, "text": "<img src=x>"}
+    cut = {
+        **shown, "stage": "contamination", "rule": "spans", "outcome": "cut", "keeper": None,
+        "text": "before <cut> after", "passage": [7, 12], "evidence": {"start": 7},
+    }  # fmt: skip
     return {
         "corpus": "small@0123456789ab",
         "sources": [
@@ -32,7 +38,28 @@ def found() -> dict[str, Any]:
         "removals": [
             {"stage": "near", "rule": "contained in another", "outcome": "removed",
              "documents": 2, "rows": 2, "sources": {"beta": 2}, "samples": [sample]},
+            {"stage": "contamination", "rule": "spans", "outcome": "cut", "documents": 1,
+             "rows": 1, "sources": {"alpha": 1}, "samples": [cut]},
         ],
+        "by_source": {"near": {"alpha": stage, "<u>": stage}},
+        "stages": [
+            {"stage": name, "refs": [f"small-{name}@1"], "tables": [], "files": [], "facts": {},
+             "settings": {"key": "<s>"}, "survivors": [shown]}
+            for name in ("near", "contamination")
+        ] + [
+            {"stage": "topics", "refs": [], "files": [{"file": "<a>", "files": 1, "bytes": 5}],
+             "tables": [{"file": "topics.parquet", "files": 1, "rows": 7,
+                         "columns": [{"name": "score", "type": "float"}]}],
+             "facts": {"seen": 7.5}, "settings": {}, "survivors": []},
+            *({"stage": name, "refs": [], "tables": [], "files": [], "facts": {}, "settings": {},
+               "survivors": []} for name in ("quality", "tokens")),
+        ],
+        "topics": [{"topic": 0, "name": "<h1> sea", "share": 0.5, "documents": 7, "bytes": 700,
+                    "samples": [shown]}],
+        "levels": [{"kind": "<p>", "level": 1, "documents": 7, "bytes": 700, "samples": [shown]}],
+        "cells": [{"cell": "t00-q1", "topic": 0, "level": 1, "documents": 7, "tokens": 4321}],
+        "mixture": {"run": "<run>", "rule": "natural", "tokens": 9e6,
+                    "epochs": {"t00-q1": [1.25, 0.5]}},
         "problems": ["6 documents are left, the token store holds <5>"],
     }  # fmt: skip
 
@@ -80,6 +107,12 @@ def test_text_of_documents_never_becomes_markup():
     assert "<script>alert" not in page
     assert "&lt;/blockquote&gt;&lt;script&gt;alert(1)" in page
     assert "beta/&lt;b&gt;" in page
+    allowed = {tag for tag, _ in parse(render({})).tags} | {"a", "blockquote", "br", "caption"}
+    allowed |= {"code", "details", "dd", "dl", "dt", "figcaption", "figure", "h3", "h4", "mark"}
+    allowed |= {"rect", "span", "summary", "svg", "table", "tbody", "td", "tfoot", "th", "thead"}
+    allowed |= {"div", "tr", "ul", "li"}
+    assert {tag for tag, _ in parse(page).tags} <= allowed
+    assert sum(tag == "h1" for tag, _ in parse(page).tags) == 1
     assert "holds &lt;5&gt;" in page
 
 
@@ -90,15 +123,33 @@ def test_sections_numbers_and_evidence_are_there():
         "stages",
         "sources",
         "licenses",
-        "removals",
+        "stage-near",
+        "stage-contamination",
+        "stage-topics",
+        "stage-quality",
+        "stage-tokens",
     ]
-    for said in ("70.0% left", "alpha/kept.txt", "0.950", "1,234,567", "Near duplicates", "1.23M"):
+    for said in (
+        "70.0% left",
+        "alpha/kept.txt",
+        "0.950",
+        "1,234,567",
+        "Near duplicates",
+        "1.23M",
+        "before <mark>&lt;cut&gt;</mark> after",
+        "closeness to it, 1 at most",
+        "4.32k",
+        "1.75 times",
+        "0: &lt;h1&gt; sea",
+    ):
         assert said in page
     assert "Counts that do not add up" in page
     assert "Counts that do not add up" not in render({**found(), "problems": []})
 
 
-@pytest.mark.parametrize("missing", ["sources", "licenses", "flow", "removals"])
+@pytest.mark.parametrize(
+    "missing", ["sources", "licenses", "flow", "removals", "topics", "levels", "cells"]
+)
 def test_a_page_with_a_part_missing_says_so(missing: str):
     page = render({key: value for key, value in found().items() if key != missing})
     parse(page)

@@ -1,30 +1,31 @@
 """Job `audit`: a finished corpus told from its own files, for people and as data.
 
-Result: `sources` (cards and counts), `licenses` (sums per license), `flow` (documents of training
-sources into and out of every stage), `removals` (per stage and rule: documents, by source, samples
-with evidence, keeper and the beginning of the text), `problems` (counts that do not add up), and
-`report`, `provenance` and `croissant`, the files. Everything is counted in the tables; nothing in
-them is taken from run time.
+Result: `sources` (cards and counts), `licenses` (sums per license), `flow` (documents and bytes of
+training sources into and out of every stage), `by_source` (the same per source), `removals` (per
+stage and rule: documents, by source, samples with evidence, keeper and text), `stages` (what each
+emitted: tables with columns and types, files; its settings, facts and samples of what it gave on),
+`topics`, `levels` and `cells` (counts, samples), `mixture` (epochs per cell of the run that read
+the corpus last, if there is one), `problems` (counts that do not add up), and `report`,
+`provenance` and `croissant`, the files. Everything is counted in the tables; nothing in them is
+taken from run time. What is shown is what has the smallest hash, so it is always the same.
 """
 
 import heapq
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from shoal.core.files import home, write_atomic
 from shoal.data import table
 from shoal.data.provenance import croissant, provenance_csv
+from shoal.jobs import audit_stages
+from shoal.jobs.audit_walk import Walk, drawn_by, walk
 from shoal.jobs.corpora import (
     CUT,
-    HELD_OUT,
     ORDER,
-    REMOVED,
     Corpus,
     CorpusRow,
     find_corpus,
@@ -35,6 +36,7 @@ from shoal.report.corpus import write
 
 SAMPLES = 3
 SAMPLE_CHARACTERS = 400
+AROUND_CHARACTERS = 120
 _SUMS = ("documents", "bytes", "training_documents", "training_bytes", "tokens")
 
 
@@ -72,17 +74,25 @@ def audit(corpus: str, out: Path | None = None) -> dict[str, Any]:
 
 def facts(corpus: Corpus) -> dict[str, Any]:
     """What `audit` tells, without the page."""
-    rules = _rules(corpus)
-    flow = _flow(corpus, rules)
-    return {
+    rules, walked = _rules(corpus), walk(corpus)
+    flow = _flow(corpus, walked)
+    result = {
         "corpus": corpus.ref,
         "path": str(corpus.path),
         "sources": corpus.sources,
         "licenses": _licenses(corpus.sources),
         "flow": flow,
-        "removals": _removals(corpus, rules),
-        "problems": _problems(corpus, flow),
+        "by_source": walked.counts,
+        "removals": _removals(rules),
+        "stages": audit_stages.described(corpus, walked),
+        "topics": audit_stages.topics(corpus),
+        "levels": audit_stages.levels(corpus),
+        "cells": audit_stages.cells(corpus),
+        "mixture": audit_stages.mixed(corpus),
+        "problems": [*_problems(corpus, flow, walked, rules)],
     }
+    _fill(corpus, result)
+    return result
 
 
 def render(result: dict[str, Any]) -> str:
@@ -95,7 +105,7 @@ def render(result: dict[str, Any]) -> str:
     rows = [[name, *(sums[c] for c in columns[1:])] for name, sums in result["licenses"].items()]
     lines += _columns([columns, *rows])
     lines += ["", "documents of training sources, stage by stage"]
-    columns = ("stage", "in", "removed", "held_out", "out", "cut")
+    columns = ("stage", "in", "removed", "held_out", "out", "cut", "in_bytes", "out_bytes")
     lines += _columns([columns, *([one[c] for c in columns] for one in result["flow"])])
     lines += ["", "removals"]
     for one in result["removals"]:
@@ -128,35 +138,23 @@ def _rules(corpus: Corpus) -> dict[tuple[str, str, str], _Rule]:
             if place in rule.documents:
                 continue
             rule.documents.add(place)
-            key = xxhash.xxh3_64_intdigest("/".join(place).encode())
+            key = drawn_by(*place)
             heapq.heappush(rule.samples, (-key, -number, row))
             if len(rule.samples) > SAMPLES:
                 heapq.heappop(rule.samples)
     return dict(found)
 
 
-def _flow(corpus: Corpus, rules: dict[tuple[str, str, str], _Rule]) -> list[dict[str, Any]]:
-    training = set(corpus.training)
-    documents = sum(num_rows(corpus.documents(name)) for name in training)
-
-    def taken(stage: str, outcome: str) -> int:
-        """Distinct documents: one can break several rules of a stage."""
-        places = (
-            rule.documents
-            for (at, _, what), rule in rules.items()
-            if (at, what) == (stage, outcome)
-        )
-        return len({place for found in places for place in found if place[0] in training})
-
-    flow: list[dict[str, Any]] = []
-    present = [stage for stage in ORDER[1:-1] if stage in corpus.folders]
-    left = documents + taken("documents", REMOVED)
-    for stage in present:
-        removed, held = taken(stage, REMOVED), taken(stage, HELD_OUT)
-        row = {"stage": stage, "ref": corpus.folders[stage].name, "in": left, "removed": removed}
-        left -= removed + held
-        flow.append({**row, "held_out": held, "out": left, "cut": taken(stage, CUT)})
-    return flow
+def _flow(corpus: Corpus, walked: Walk) -> list[dict[str, Any]]:
+    return [
+        {
+            "stage": stage,
+            "ref": corpus.folders[stage].name,
+            **walked.total(stage, corpus.training),
+        }
+        for stage in ORDER[1:-1]
+        if stage in walked.counts
+    ]
 
 
 def _licenses(sources: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -169,9 +167,8 @@ def _licenses(sources: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items(), key=lambda item: (-item[1]["bytes"], item[0])))
 
 
-def _removals(corpus: Corpus, rules: dict[tuple[str, str, str], _Rule]) -> list[dict[str, Any]]:
+def _removals(rules: dict[tuple[str, str, str], _Rule]) -> list[dict[str, Any]]:
     order = sorted(rules, key=lambda key: (ORDER.index(key[0]), -len(rules[key].documents), key))
-    texts = _beginnings(corpus, [row for key in order for _, _, row in rules[key].samples])
     return [
         {
             "stage": key[0],
@@ -181,7 +178,7 @@ def _removals(corpus: Corpus, rules: dict[tuple[str, str, str], _Rule]) -> list[
             "rows": rules[key].rows,
             "sources": dict(Counter(source for source, _ in rules[key].documents).most_common()),
             "samples": [
-                {**row, "text": texts.get((row["source"], row["id"]), "")}
+                row
                 for _, _, row in sorted(rules[key].samples, key=lambda one: one[:2], reverse=True)
             ],
         }
@@ -189,38 +186,88 @@ def _removals(corpus: Corpus, rules: dict[tuple[str, str, str], _Rule]) -> list[
     ]
 
 
-def _beginnings(corpus: Corpus, rows: list[CorpusRow]) -> dict[tuple[str, str], str]:
-    wanted: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
+def _fill(corpus: Corpus, result: dict[str, Any]) -> None:
+    """Gives every sample its text: the beginning, or what surrounds a passage that was cut."""
+    removed = [row for one in result["removals"] for row in one["samples"]]
+    others = [row for one in result["stages"] for row in one["survivors"]]
+    others += [
+        row for name in ("topics", "levels") for one in result[name] for row in one["samples"]
+    ]
+    keepers = [row["keeper"] for row in removed if row["keeper"] and row["stage"] == "near"]
+    wanted: dict[str, dict[str, list[CorpusRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in (*removed, *others, *keepers):
+        row["text"] = ""
         if row["id"]:
-            wanted[row["source"]].add(row["id"])
-    found: dict[tuple[str, str], str] = {}
+            wanted[row["source"]][row["id"]].append(row)
     for source, ids in wanted.items():
-        for batch in table.batches(corpus.documents(source), ["id", "text"]):
-            names = batch["id"].to_pylist()
-            for place in (place for place, name in enumerate(names) if name in ids):
-                found[source, names[place]] = batch["text"][place].as_py()[:SAMPLE_CHARACTERS]
-    return found
+        for batch in table.batches(corpus.documents(source), ["id", "source_id", "text"]):
+            for place, identity in enumerate(batch["id"].to_pylist()):
+                for row in ids.pop(identity, ()):
+                    row.setdefault("source_id", batch["source_id"][place].as_py())
+                    row.update(_shown(batch["text"][place].as_py(), row))
 
 
-def _problems(corpus: Corpus, flow: list[dict[str, Any]]) -> list[str]:
+def _shown(text: str, row: CorpusRow) -> dict[str, Any]:
+    if row.get("outcome") != CUT:
+        return {"text": text[:SAMPLE_CHARACTERS]}
+    start, stop = row["evidence"]["start"], row["evidence"]["stop"]
+    first, last = max(0, start - AROUND_CHARACTERS), min(stop, start + SAMPLE_CHARACTERS)
+    shown = text[first : last + (AROUND_CHARACTERS if last == stop else 0)]
+    return {"text": shown, "passage": [start - first, last - first]}
+
+
+def _problems(
+    corpus: Corpus,
+    flow: list[dict[str, Any]],
+    walked: Walk,
+    rules: dict[tuple[str, str, str], _Rule],
+) -> Iterator[str]:
     """Counts of different files that should be the same and are not."""
-    problems = []
     for one in corpus.sources:
         counted = num_rows(corpus.documents(one["name"]))
         if counted != one["documents"]:
-            problems.append(
+            yield (
                 f"source {one['name']}: the corpus record says {one['documents']} documents, its "
                 f"table has {counted}"
             )
-    cells = corpus.facts("tokens").get("cells", {})
-    stored = sum(cell["documents"] for cell in cells.values())
-    if cells and flow and stored != flow[-1]["out"]:
-        problems.append(
+    sums = corpus.facts("tokens")
+    stored = sum(cell["documents"] for cell in sums.get("cells", {}).values())
+    if stored and flow and stored != flow[-1]["out"]:
+        yield (
             f"{flow[-1]['out']} documents are left after stage {flow[-1]['stage']}, the token "
             f"store holds {stored}"
         )
-    return problems
+    for name, told in sums.get("sources", {}).items():
+        left = walked.sizes.get(name, {})
+        if (len(left), sum(left.values())) != (told["documents"], told["bytes"]):
+            yield (
+                f"source {name}: {len(left)} documents of {sum(left.values())} bytes are left, the "
+                f"token store was made of {told['documents']} of {told['bytes']}"
+            )
+    yield from _unfound(corpus, walked, rules)
+    yield from audit_stages.miscounted(corpus, walked)
+
+
+def _unfound(
+    corpus: Corpus, walked: Walk, rules: dict[tuple[str, str, str], _Rule]
+) -> Iterator[str]:
+    """Removals of documents that did not come so far, or are in no table of documents."""
+    names = [one["name"] for one in corpus.sources]
+    for stage in walked.counts:
+        for cut in (False, True):
+            of = [
+                rule
+                for (at, _, what), rule in rules.items()
+                if at == stage and (what == CUT) == cut
+            ]
+            told = len({place for rule in of for place in rule.documents})
+            total = walked.total(stage, names)
+            taken = total["cut"] if cut else (total["removed"] or 0) + (total["held_out"] or 0)
+            if told != taken:
+                yield (
+                    f"stage {stage} names {told} documents that it {'cut' if cut else 'took out'}, "
+                    f"{taken} of them came to it"
+                )
 
 
 def _columns(rows: Iterable[Iterable[Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page of a corpus: provenance, licenses, counts through the stages, removals with samples.
+"""The page of a corpus: counts through the stages, provenance, licenses, a section per stage.
 
 It is made of what `shoal audit` found, plain values, and reads no corpus itself.
 """
@@ -11,13 +11,14 @@ from typing import Any
 
 import shoal
 from shoal.core.files import write_atomic
+from shoal.report.corpus_schema import stage_title
+from shoal.report.corpus_stages import emitted, stage_sections
 from shoal.report.frame import frame
 from shoal.report.markup import (
     Html,
     compact,
     count,
     el,
-    fixed,
     join,
     missing,
     number,
@@ -31,13 +32,6 @@ from shoal.report.plots import bar
 type AuditFacts = Mapping[str, Any]
 
 _CARD = ("origin", "license", "license_evidence", "revision", "retrieved")
-_STAGES = {
-    "documents": "Normalized",
-    "duplicates": "Exact duplicates",
-    "near": "Near duplicates",
-    "heldout": "Held out",
-    "contamination": "Benchmark text",
-}
 
 
 def write(found: AuditFacts, path: Path) -> None:
@@ -51,7 +45,7 @@ def render(found: AuditFacts) -> str:
         ("stages", "Stages", _flow(found)),
         ("sources", "Sources", _sources(found)),
         ("licenses", "Licenses", _licenses(found)),
-        ("removals", "What was taken out", _removals(found)),
+        *stage_sections(found),
     ]
     return frame(
         f"{found.get('corpus', 'Corpus')} · Shoal corpus audit",
@@ -110,19 +104,22 @@ def _flow(found: AuditFacts) -> Html:
         return missing("this corpus has no stage with documents.")
     total = flow[0]["in"] or 1
     columns = {
-        "Stage": "", "In": "n", "Removed": "n", "Held out": "n", "Out": "n", "Cut": "n", "Left": "s"
+        "Stage": "", "In": "n", "Removed": "n", "Held out": "n", "Out": "n", "Cut": "n",
+        "Size out": "n", "Left": "s",
     }  # fmt: skip
     rows = [
         [
-            _STAGES.get(one["stage"], one["stage"]),
+            el("a", stage_title(one["stage"]), href=f"#stage-{one['stage']}"),
             *(count(one[name]) for name in ("in", "removed", "held_out", "out", "cut")),
+            size(one.get("out_bytes")),
             join(bar(one["out"] / total, f"{one['out'] / total:.1%} left"), _share(one, total)),
         ]
         for one in flow
     ]
     told = (
         "Documents of training sources. Held out: kept whole for evaluation. Cut: the document "
-        "stays, without a passage that a benchmark holds."
+        "stays, without a passage that a benchmark holds. Samples are those with the smallest "
+        "hashes, so they are the same in every audit of this corpus."
     )
     return join(table("Stages", columns, rows, named=False), el("p", told, class_="note"))
 
@@ -154,6 +151,7 @@ def _sources(found: AuditFacts) -> Html:
     return join(
         table("Sources", columns, rows, named=False),
         el("details", el("summary", "Source cards"), [_card(one) for one in sources]),
+        [emitted(one) for one in found.get("stages") or [] if one["stage"] == "source"],
     )
 
 
@@ -183,54 +181,3 @@ def _licenses(found: AuditFacts) -> Html:
         for name, sums in licenses.items()
     ]
     return table("Licenses", columns, rows, named=False)
-
-
-def _removals(found: AuditFacts) -> Html:
-    removals = found.get("removals") or []
-    if not removals:
-        return missing("no stage took anything out.")
-    columns = {"Stage": "", "Rule": "", "Outcome": "s", "Documents": "n", "Sources": ""}
-    rows = [
-        [
-            _STAGES.get(one["stage"], one["stage"]),
-            one["rule"],
-            one["outcome"],
-            count(one["documents"]),
-            plain(one["sources"]),
-        ]
-        for one in removals
-    ]
-    return join(
-        table("Removals by rule", columns, rows, named=False),
-        [_rule(one) for one in removals],
-    )
-
-
-def _rule(one: AuditFacts) -> Html:
-    stage = _STAGES.get(one["stage"], one["stage"])
-    heading = f"{stage}: {one['rule']} ({count(one['documents'])} {one['outcome']})"
-    samples = [_sample(sample) for sample in one["samples"]]
-    return el("details", el("summary", heading), el("div", samples, class_="samples"))
-
-
-def _sample(row: AuditFacts) -> Html:
-    keeper = row.get("keeper")
-    facts: list[tuple[str, Any]] = [("document", _named(row))]
-    facts += [("kept instead", _named(keeper))] if keeper else []
-    facts += [(name.replace("_", " "), _value(value)) for name, value in row["evidence"].items()]
-    text = row.get("text")
-    return el(
-        "figure",
-        el("blockquote", text) if text else None,
-        el("figcaption", pairs(facts)),
-        class_="sample",
-    )
-
-
-def _named(row: AuditFacts) -> Html:
-    shown = f"{row['source']}/{row.get('source_id') or row.get('id')}"
-    return join(shown, " ", el("code", row["id"]) if row.get("id") else None)
-
-
-def _value(value: object) -> str:
-    return fixed(value, 3) if isinstance(value, float) else plain(value)
