@@ -16,6 +16,7 @@ from shoal.core.config import diff, fingerprint
 from shoal.core.files import home, sha256_file, write_atomic
 from shoal.core.progress import Progress, progress_for
 from shoal.core.record import read_events, read_metrics
+from shoal.jobs.contamination import contamination
 from shoal.jobs.evaluate import EVALS, scored_texts
 from shoal.jobs.forecast import FORECASTS, LADDER
 from shoal.jobs.prepare import Prepared, prepared_for
@@ -99,6 +100,8 @@ def climb(
         ValueError: as `ladder`.
     """
     given = {fingerprint(read_config(folder)): folder for folder in map(find_run, runs)}
+    if any(prepared.heldout.values()):
+        contamination(prepared.corpus.ref, ())  # a table for the seal
     made: list[RungRun] = []
     reused: list[bool] = []
     for width in widths or found.widths:
