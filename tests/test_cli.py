@@ -164,7 +164,8 @@ def test_a_full_disk_is_one_line_and_exit_2(job, capsys):
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert "No space left" in said
-    assert "metrics.jsonl" in said
+    assert "metrics.jsonl could not be written" in said
+    assert "MB are free there; make room" in said
     assert len(said.splitlines()) == 1
 
 

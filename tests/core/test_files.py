@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import math
 import os
@@ -6,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,6 +122,50 @@ def test_folder_atomic_refuses_to_replace_a_folder(tmp_path):
         files.folder_atomic(tmp_path / "folder"),
     ):
         pass
+
+
+def _fill() -> None:
+    """Fails as a full disk does; the device is always full."""
+    with Path("/dev/full").open("wb") as file:
+        file.write(b"x")
+
+
+def _fill_by_numpy() -> None:
+    with Path("/dev/full").open("wb") as file:
+        np.zeros(1 << 20).tofile(file)
+
+
+@pytest.mark.parametrize("fill", [_fill, _fill_by_numpy])
+def test_a_full_disk_is_told_with_what_was_written_what_is_free_and_what_to_do(
+    tmp_path, monkeypatch, fill
+):
+    usage = type("usage", (), {"free": 1_234_567})
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(files.DiskFullError) as caught, files.folder_atomic(tmp_path / "new" / "a"):
+        fill()
+    assert str(caught.value) == (
+        f"No space left on device: {tmp_path / 'new' / 'a'} could not be written, 1.2 MB are free "
+        "there; make room, or set SHOAL_HOME to a larger disk, and run the same command again"
+    )
+    assert caught.value.errno == errno.ENOSPC
+    assert isinstance(caught.value, ValueError)
+    assert names(tmp_path / "new") == []
+
+
+def test_a_full_disk_is_told_once_by_the_innermost_writer(tmp_path, monkeypatch):
+    full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    monkeypatch.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(full))
+    with (
+        pytest.raises(files.DiskFullError, match=r"quota.*: .*inner\.json could not be written"),
+        files.folder_atomic(tmp_path / "outer") as folder,
+    ):
+        files.write_atomic(folder / "inner.json", "{}")
+    assert names(tmp_path) == []
+
+
+def test_other_faults_of_the_system_stay_what_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError), files.folder_atomic(tmp_path / "a"):
+        (tmp_path / "nothing").read_bytes()
 
 
 def test_leftovers_of_one_path_are_removed_and_no_others(tmp_path):

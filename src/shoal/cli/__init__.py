@@ -14,11 +14,13 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from shoal import __version__
 from shoal.cli.verbs import VERBS, Arguments
+from shoal.core.files import writing
 
-# Faults of the machine, not of the program: the system's own sentence says it best.
+# Faults of the machine, not of the program: no traceback.
 MACHINE_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 # What of a verb's result says whether its answer is yes.
 VERDICTS = {"doctor": "ok", "cutover": "go", "verify": "ok"}
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in MACHINE_FAULTS:
             raise
-        return _refuse(error)
+        return _refuse(_told(error))
 
 
 def _run_verb(given: Arguments) -> int:
@@ -90,6 +92,15 @@ def _refuse(error: Exception) -> int:
         traceback.print_exception(error)
     print(f"error: {error}", file=sys.stderr)
     return 2
+
+
+def _told(error: OSError) -> OSError:
+    """The error of a full disk with the reason and the way out; any other as it is."""
+    try:
+        with writing(Path(error.filename or os.environ.get("SHOAL_HOME") or "shoal-home")):
+            raise error
+    except OSError as told:
+        return told
 
 
 def _on_interrupt(verb: str, words: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Files that are whole or absent, limited reads, locks, and the one JSON form that is hashed."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -12,6 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 TEMPORARY = ".tmp-"
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class DiskFullError(OSError, ValueError):
+    """No space is left where something was being written: a fault of the machine, told to users."""
 
 
 def home() -> Path:
@@ -38,15 +44,21 @@ def home() -> Path:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Replaces a file as a whole; after a crash either the old or the new content is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replaces a file as a whole; after a crash either the old or the new content is there.
+
+    Raises:
+        DiskFullError: as `writing` tells it.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        with temporary.open("wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with writing(path):
+            with temporary.open("wb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -61,21 +73,52 @@ def folder_atomic(path: Path) -> Generator[Path]:
 
     Raises:
         ValueError: `path` exists already.
+        DiskFullError: as `writing` tells it.
     """
     if path.exists():
         raise ValueError(f"{path} exists already; remove it or choose another name")
     temporary = _temporary(path)
-    temporary.mkdir(parents=True)
+    with writing(path):
+        temporary.mkdir(parents=True)
     try:
-        yield temporary
-        for found in sorted(temporary.rglob("*")):
-            _sync_folder(found) if found.is_dir() else _sync_file(found)
-        _sync_folder(temporary)
-        temporary.rename(path)
+        # The free space that an error tells is that of before the half folder goes.
+        with writing(path):
+            yield temporary
+            for found in sorted(temporary.rglob("*")):
+                _sync_folder(found) if found.is_dir() else _sync_file(found)
+            _sync_folder(temporary)
+            temporary.rename(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync_folder(path.parent)
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Says of a full disk what was being written to it, what is free and what to do.
+
+    Raises:
+        DiskFullError: the system had no space, or no quota, for what the block wrote.
+    """
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except OSError as error:
+        # NumPy counts what was written and leaves the reason out.
+        short = error.errno is None and "requested and" in str(error)
+        if error.errno not in _FULL and not short:
+            raise
+        number = error.errno or errno.ENOSPC
+        there = next(one for one in (path, *path.absolute().parents) if one.exists())
+        told = DiskFullError(
+            f"{os.strerror(number)}: {path} could not be written, "
+            f"{shutil.disk_usage(there).free / 1e6:,.1f} MB are free there; make room, or set "
+            "SHOAL_HOME to a larger disk, and run the same command again"
+        )
+        told.errno = number
+        raise told from error
 
 
 def remove_leftovers(path: Path) -> None:

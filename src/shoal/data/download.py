@@ -24,7 +24,7 @@ from unearth.auth import MultiDomainBasicAuth
 from unearth.errors import UnpackError, URLError
 from unearth.fetchers import Fetcher, PyPIClient
 
-from shoal.core.files import file_lock, sha256_file
+from shoal.core.files import DiskFullError, file_lock, sha256_file, writing
 from shoal.core.progress import Progress
 from shoal.data.config import Archive
 
@@ -206,12 +206,14 @@ def _receive(
                 raise ValueError(_too_large(archive))
             with progress.task(f"download {archive.filename}", size or None, "bytes") as task:
                 task.advance(have)
-                with part.open("ab" if have else "wb") as file:
+                with writing(part), part.open("ab" if have else "wb") as file:
                     for block in _limited(response.iter_bytes(BLOCK_BYTES), archive, have):
                         file.write(block)
                         task.advance(len(block))
                     file.flush()
                     os.fsync(file.fileno())
+    except DiskFullError:
+        raise
     except (httpx2.HTTPError, UnpackError, OSError) as error:
         raise ValueError(
             f"{archive.filename}: download failed ({error or type(error).__name__}); run the same "
