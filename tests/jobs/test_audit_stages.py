@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from journey.tiny import TEXT, topical, write_text
 from shoal.core.config import plain
@@ -110,8 +111,11 @@ def test_samples_are_of_what_they_say(corpus: Corpus, found: dict[str, Any]):
     texts = {row["id"]: row["text"] for row in rows}
     topics = pq.read_table(corpus.folders["topics"] / "topics.parquet").to_pylist()
     topic = {row["id"]: row["topic"] for row in topics}
+    source = corpus.training[0]
     for one in found["topics"]:
-        assert one["samples"]
+        of = [name for name, place in topic.items() if place == one["topic"]]
+        drawn = sorted(of, key=lambda name: xxhash.xxh3_64_intdigest(f"{source}/{name}".encode()))
+        assert [row["id"] for row in one["samples"]] == drawn[:2]
         for row in one["samples"]:
             assert topic[row["id"]] == one["topic"]
             assert row["text"] == texts[row["id"]][:400]

@@ -317,14 +317,26 @@ def _tokens_by(found: StageFacts, name: str) -> dict[int, int]:
 
 def _facts(one: StageFacts) -> Html | None:
     """What the stage counted beside documents."""
+    facts = {name: value for name, value in (one.get("facts") or {}).items() if name != "topics"}
+    if facts.get("labels_held_out") == facts.get("held_out"):
+        facts.pop("labels_held_out", None)
     told = [
         (name.replace("_", " "), _value(value))
-        for name, value in (one.get("facts") or {}).items()
-        if value not in (None, "", [], {}) and name != "topics"
+        for name, value in _flat(facts)
+        if value not in (None, "", [], {})
     ]
     if not told:
         return None
     return join(el("h3", f"{stage_title(one['stage'])}: what was counted"), pairs(told))
+
+
+def _flat(facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """A fact with parts, such as how the student agrees with held-out labels, part by part."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}, {part}", inner) for part, inner in value.items())
+        else:
+            yield name, value
 
 
 def _settings(one: StageFacts) -> list[tuple[str, Any]]:
