@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from browser.chromium import Page, browse, find
-from report import fake_run
+from report import fake_forecast, fake_run
 from shoal.report import folder, page
+from shoal.report.forecast import write_forecast
 
 pytestmark = pytest.mark.browser
 SHOWN = "document.querySelector('#training .legend output').textContent"
@@ -56,6 +57,72 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(browser, report, wid
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(16, 22, 28)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.fixture(scope="module")
+def forecasts(tmp_path_factory) -> list[Path]:
+    """A settled forecast, one whose run is in progress, and one that is hardly anything."""
+    made = []
+    for name, steps in (("settled", 480), ("going", 200)):
+        home = tmp_path_factory.mktemp(name)
+        made.append(fake_forecast.make(home, steps=steps, finished=steps == 480)[0])
+    lone = fake_forecast.put(tmp_path_factory.mktemp("lone") / "l", ladder=fake_forecast.ladder())
+    return [write_forecast(folder) for folder in (*made, lone)]
+
+
+OVERLAPS = """(() => {
+  let found = [];
+  for (const plot of document.querySelectorAll("svg.plot")) {
+    const boxes = [...plot.querySelectorAll("text.tick")].map((one) => one.getBoundingClientRect());
+    boxes.forEach((a, n) => boxes.slice(n + 1).forEach((b) => {
+      if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+        found.push(plot.getAttribute("aria-label").slice(0, 40));
+    }));
+  }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_pages_of_forecasts_fit_ask_for_nothing_and_have_labels_apart(
+    browser, forecasts, width, dark
+):
+    browser.view(width, 900, dark=dark)
+    for path in forecasts:
+        browser.open(path)
+        assert browser.requests() == [path.as_uri()]
+        assert browser.complaints() == []
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate(OVERLAPS) == []
+
+
+def test_bands_are_seen_behind_the_curves_in_both_schemes(browser, forecasts):
+    """The area of the widest band on screen, and that it has a color of its own."""
+    for dark in (False, True):
+        browser.view(1280, 900, dark=dark)
+        browser.open(forecasts[0])
+        box = browser.box("#trajectory path.band")
+        assert box["width"] > 500
+        assert box["height"] > 10
+        paint = browser.evaluate(
+            "(s => [s.fill, s.fillOpacity])"
+            "(getComputedStyle(document.querySelector('#trajectory path.band')))"
+        )
+        assert paint == ["rgb(90, 169, 240)" if dark else "rgb(11, 92, 173)", "0.15"]
+
+
+def test_the_numbers_of_a_trajectory_follow_the_pointer(browser, forecasts):
+    shown = "[...document.querySelectorAll('#trajectory .wide .legend output')].map(o => o.value)"
+    browser.view(1280, 900)
+    browser.open(forecasts[0])
+    last = browser.evaluate(shown)
+    assert len(last) == 2
+    box = browser.box("#trajectory .plot")
+    browser.move(box["left"] + 0.05 * box["width"], box["top"] + 20)
+    early = browser.evaluate(shown)
+    assert all(float(one) > float(other) for one, other in zip(early, last, strict=True))
+    assert browser.complaints() == []
 
 
 def test_400000_steps_make_a_page_under_6_mb_that_is_drawn_within_2_s(browser, report, tmp_path):

@@ -159,6 +159,13 @@ def run(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def reported(parser: argparse.ArgumentParser) -> None:
+    """Which run or forecast."""
+    parser.add_argument(
+        "name", metavar="RUN|FORECAST", help="a run or a forecast under SHOAL_HOME, or its path"
+    )
+
+
 def text(parser: argparse.ArgumentParser) -> None:
     """One's own text."""
     parser.add_argument(

@@ -239,7 +239,7 @@ def _call_verify(given: Arguments) -> Result:
 def _call_report(given: Arguments) -> Result:
     from shoal.jobs.report import report
 
-    return report(given.run)
+    return report(given.name)
 
 
 def _call_generate(given: Arguments) -> Result:
@@ -410,9 +410,9 @@ VERBS = {
         show=results.as_findings,
     ),
     "report": Verb(
-        summary="write a run's report.html anew from its record",
+        summary="write the report.html of a run or a forecast anew from its record",
         example="shoal report quickstart",
-        takes=(arguments.run,),
+        takes=(arguments.reported,),
         call=_call_report,
         show=results.as_lines,
     ),

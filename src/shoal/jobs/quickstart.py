@@ -14,6 +14,7 @@ from shoal.data.local import local_corpus
 from shoal.data.settings import MixConfig
 from shoal.jobs.ladder import climb, write_ladder
 from shoal.jobs.prepare import Prepared, prepared_for
+from shoal.jobs.report import write_pages
 from shoal.jobs.resolve import overridden, resolve, resolve_ladder
 from shoal.jobs.runs import run_folder
 from shoal.jobs.runtime import peak_rss_gb, start_jax
@@ -21,7 +22,6 @@ from shoal.jobs.seal import seal
 from shoal.jobs.sealed import find_seal
 from shoal.jobs.settle import scored, settle
 from shoal.jobs.trained import trained
-from shoal.report.page import write
 from shoal.scaling.seal import Seal
 from shoal.scaling.settle import sealed_in
 from shoal.train.checks import check
@@ -51,12 +51,12 @@ def quickstart(
     sealed = None if overrides else foretold(config, folder, prepared, progress)
     done, sets = trained(config, folder, prepared, progress, seal=sealed)
     settled = settle(str(folder)) if sealed else None
-    page = write(folder)
+    page = write_pages(folder)["report"]
     # A small text can leave nothing to hold out: then there are no scores, and that is said.
     macro = sets.get("sources", {}).get("macro", {})
     result = {
         "run": str(folder),
-        "report": str(page),
+        "report": page,
         "macro_bpb": macro.get("bpb"),
         "xz_bpb": macro.get("xz_bpb"),
         "sets": {name: one["macro"] for name, one in sets.items()},

@@ -72,12 +72,16 @@ def render(folder: Path, corridor: Corridor = ()) -> str:
     """
     found = read_forecast(folder)
     sections = [
-        ("ladder", "Ladder", el("div", ladder_chart(found, corridor), doubt.law(found))),
+        (
+            "ladder",
+            "Ladder",
+            join(doubt.law(found), el("div", ladder_chart(found, corridor), class_="charts")),
+        ),
         ("trajectory", "Trajectory", _trajectory(found)),
         ("outcome", "Outcome", became.outcome(found)),
         ("series", "All series", became.series(found)),
-        ("interval", "Where the interval comes from", doubt.interval(found)),
-        ("residuals", "Residuals of the rungs", doubt.residuals(found)),
+        ("interval", "Interval", doubt.interval(found)),
+        ("residuals", "Residuals", doubt.residuals(found)),
         ("health", "Health", doubt.health(found)),
         ("seal", "Seal", doubt.seal(found)),
         ("forecasts", "All forecasts", became.forecasts(folder)),
@@ -87,14 +91,15 @@ def render(folder: Path, corridor: Corridor = ()) -> str:
 
 def section(found: ForecastFolder) -> Html:
     """The forecast on the page of its run."""
-    link = None
+    date = found.seal.get("date")
+    link: Html | None = None
     if found.run_folder is not None and found.folder.resolve() != found.run_folder.resolve():
         address = f"../../forecasts/{quote(found.folder.resolve().name)}/report.html"
-        link = el("p", el("a", f"All of forecast {found.name}", href=address), class_="lede")
+        link = join(" ", el("a", f"The whole forecast, {found.name}", href=address), ".")
+    sealed = f" Sealed {day(date)}." if found.seal else " Not sealed."
     return join(
         _warnings(found),
-        el("p", _sentence(found), class_="lede"),
-        link,
+        el("p", _sentence(found), sealed, link, class_="lede"),
         el("div", trajectory_charts(found), class_="charts"),
         settled(found),
     )
@@ -109,7 +114,7 @@ def _header(found: ForecastFolder) -> Html:
         _state(found),
         _warnings(found),
         _facts(found),
-        el("p", _SEALS, class_="summary"),
+        el("p", _SEALS, class_="lede"),
     )
 
 
@@ -184,7 +189,7 @@ def _facts(found: ForecastFolder) -> Html | None:
         "Target": (str(at(found.forecast, "target", "name")), f"{compact(tokens)} tokens"),
         "Compute": (f"{significant(flops)} FLOPs", far),
         "Sealed": (
-            (day(found.seal.get("date")), str(found.seal.get("sha256"))[:16])
+            (day(found.seal.get("date")).partition(",")[0], str(found.seal.get("sha256"))[:16])
             if found.seal
             else ("no", "it could still change")
         ),

@@ -42,7 +42,7 @@ def law(found: ForecastFolder) -> Html | None:
         return None
     asymptote, scale, alpha = told.law[place].tolist()
     given = at(found.forecast, "settings", "asymptote")
-    whence = "left free" if given is None else f"given as {plain(given)}"
+    whence = "not given" if given is None else f"given as {plain(given)}"
     return el(
         "p",
         f"{found.forecast.get('form') or 'The law'}, with E {significant(asymptote)} ({whence}),"
@@ -69,7 +69,8 @@ def interval(found: ForecastFolder) -> Html:
         el(
             "p",
             "Each part is what it alone would make of the 90 % interval at the end of the run, as"
-            " half its width. They overlap, so they do not add up to the whole.",
+            " half its width. They overlap, and a shift counts to"
+            " one side only, so they do not add up to the whole.",
             class_="lede",
         ),
         table(
@@ -177,7 +178,7 @@ def seal(found: ForecastFolder) -> Html:
             ("Sealed", day(tree.get("date"))),
             ("SHA-256", el("code", str(tree.get("sha256")))),
             ("Ladder's SHA-256", el("code", str(tree.get("ladder_sha256")))),
-            ("A miss", str(at(tree, "miss", "says"))),
+            ("What is a miss", str(at(tree, "miss", "says"))),
             ("Contamination", _contamination(tree.get("contamination"))),
         ]
     fingerprint = at(found.forecast, "target", "fingerprint")

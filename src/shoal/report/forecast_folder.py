@@ -151,7 +151,7 @@ def read_forecast(
     if run is None and not alone:
         run, run_folder = _run_of(folder, forecast, seal, settlement)
     fractions = numbers(forecast.get("fractions"), None)
-    if not fractions.size or not np.isfinite(fractions).all():
+    if not fractions.size or not ((fractions > 0) & (fractions <= 1)).all():
         fractions = np.array(_FRACTIONS)
     return ForecastFolder(
         folder=folder,

@@ -40,7 +40,7 @@ PLACES = 4
 def outcome(found: ForecastFolder) -> Html:
     """The settlement, or what to do for one."""
     return settled(found) or missing(
-        "the forecast is not settled; `shoal settle RUN` scores it when its run is evaluated."
+        "the forecast is not settled; shoal settle RUN scores it when its run is evaluated."
     )
 
 
@@ -89,7 +89,7 @@ def _score(one: object) -> str:
 def series(found: ForecastFolder) -> Html:
     """Every series at the end, and so far where the run has not got there."""
     if found.end is None:
-        return missing("nothing is forecast yet; `shoal forecast` makes it.")
+        return missing("nothing is forecast yet; shoal forecast makes it.")
     place = last_common(found)
     made = [_series_table(found, found.end)]
     if place is not None and place < found.end:
@@ -179,7 +179,7 @@ def forecasts(folder: Path) -> Html:
         if tree.get("finished") is True and one.seal and one.retroactive is None:
             sealed.append(at(tree, "headline", "inside_90") is True)
     if not rows:
-        return missing("nothing is forecast here yet; `shoal forecast` makes it.")
+        return missing("nothing is forecast here yet; shoal forecast makes it.")
     told = "None that was sealed before its run is settled at its end yet."
     if sealed:
         told = f"{sum(sealed)} of {len(sealed)} that were sealed before their run are inside 90 %."

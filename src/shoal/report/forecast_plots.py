@@ -18,6 +18,7 @@ from shoal.report.forecast_folder import (
     planned_steps,
     seen_at,
 )
+from shoal.report.forecast_outcome import day
 from shoal.report.markup import Html, missing, number
 from shoal.report.plots import Band, Series, line_chart
 from shoal.report.scales import Axis
@@ -68,8 +69,8 @@ def ladder_chart(found: ForecastFolder, corridor: Corridor = ()) -> Html:
     """
     told, place = found.headline, found.end
     flops = number(at(found.forecast, "target", "flops"))
-    if told is None or place is None or not flops:
-        return missing("nothing is forecast yet; `shoal forecast` makes it.")
+    if told is None or place is None or flops is None or flops <= 0:
+        return missing("nothing is forecast yet; shoal forecast makes it.")
     share = float(found.fractions[place])
     target = np.array([share * flops])
     runs = rung_runs(found)
@@ -106,14 +107,15 @@ def _corridors(
     told: Foretold, place: int, target: Float[np.ndarray, " 1"], corridor: Corridor
 ) -> list[Band]:
     bands: list[Band] = []
-    for level, ends, columns in (("90 %", told.outer, (1, 2)), ("50 %", told.inner, (3, 4))):
-        bars = {"x": target, "low": ends[[place], 0], "high": ends[[place], 1], "style": "c1"}
-        if corridor:
-            rows = np.array(corridor, np.float64)
-            low, high = (rows[:, column] for column in columns)
-            bands.append(Band(name=level, x=rows[:, 0], low=low, high=high, style="c1"))
-        else:
-            bands.append(Band(name=level, **bars))
+    rows = np.array(corridor, np.float64).reshape(-1, 5)
+    for level, ends, first, style in (
+        ("90 %", told.outer, 1, "c1"),
+        ("50 %", told.inner, 3, "c1 deep"),
+    ):
+        x, low, high = target, ends[[place], 0], ends[[place], 1]
+        if len(rows):
+            x, low, high = rows[:, 0], rows[:, first], rows[:, first + 1]
+        bands.append(Band(name=level, x=x, low=low, high=high, style=style))
     return bands
 
 
@@ -127,7 +129,7 @@ def _ladder_note(found: ForecastFolder, corridor: Corridor, share: float) -> str
             " moved there."
         )
     date = found.seal.get("date")
-    told.append(f"Sealed {date}." if date else "Not sealed.")
+    told.append(f"Sealed {day(date)}." if date else "Not sealed.")
     return " ".join(told)
 
 
@@ -135,7 +137,7 @@ def trajectory_charts(found: ForecastFolder) -> list[Html]:
     """The headline over training with its bands and the run: as it is, and less the forecast."""
     told = found.headline
     if told is None or found.end is None:
-        return [missing("nothing is forecast yet; `shoal forecast` makes it.")]
+        return [missing("nothing is forecast yet; shoal forecast makes it.")]
     share = 100 * found.fractions
     unit = unit_of(found.metric)
     points = _evaluations(found)
@@ -177,8 +179,8 @@ def _bands(
     x: Float[np.ndarray, " n"], outer: Float[np.ndarray, "n 2"], inner: Float[np.ndarray, "n 2"]
 ) -> list[Band]:
     return [
-        Band(name=level, x=x, low=ends[:, 0], high=ends[:, 1], style="c1")
-        for level, ends in (("90 %", outer), ("50 %", inner))
+        Band(name=level, x=x, low=ends[:, 0], high=ends[:, 1], style=style)
+        for level, ends, style in (("90 %", outer, "c1"), ("50 %", inner, "c1 deep"))
     ]
 
 
@@ -270,6 +272,7 @@ def health_chart(found: ForecastFolder, name: str) -> tuple[Html, float | None] 
     outside = (seen < low) | (seen > high)
     known = [side[np.isfinite(side)] for side in (central, low, high, seen)]
     positive = all(bool((side > 0).all()) for side in known)
+    least = min(float(side.min()) for side in known if side.size)
     note = None
     if positive:
         edge = central * _WIDEST
@@ -285,7 +288,7 @@ def health_chart(found: ForecastFolder, name: str) -> tuple[Html, float | None] 
         name,
         curves,
         x=_SHARE,
-        y=Axis(label=label, log=positive),
+        y=Axis(label=label, log=positive, low=0 if not positive and least >= 0 else None),
         bands=[Band(name="90 %", x=share, low=low, high=high, style="c1")],
         note=note,
     )

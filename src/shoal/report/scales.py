@@ -114,7 +114,10 @@ def _texts(ticks: Sequence[float], form: str) -> list[str]:
     if form == "compact":
         scale, unit = next(((s, u) for s, u in SCALES if largest >= s), (1.0, ""))
     elif largest >= 1e5 or smallest < 1e-4:
-        short = [f"{tick:g}".replace("e-0", "e-").replace("e+0", "e") for tick in ticks]
+        short = [
+            f"{tick:g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+            for tick in ticks
+        ]
         return [text.replace("-", MINUS) for text in short]
     if ticks and largest / smallest > 1e3:  # decades: each with its own digits
         return [f"{tick / scale:g}{unit}" for tick in ticks]
