@@ -60,7 +60,8 @@ def chart(document: str, title: str) -> dict[str, Any]:
     names = re.findall(r"</svg>([^<]*)<output>", figure)
     series = json.loads(found[1])["series"]
     kinds = re.findall(r'<path d="[^"]*" class="(band|whisker) ', figure)
-    return {"bands": kinds, **dict(zip(names, series, strict=True))}
+    widths = re.findall(r'<path d="M([^"]*)" class="(?:band|whisker) ', figure)
+    return {"bands": kinds, "edges": widths, **dict(zip(names, series, strict=True))}
 
 
 def row(document: str, name: str) -> str:
@@ -113,7 +114,32 @@ def last_headline() -> float:
 
 def test_given_bands_take_the_place_of_the_bars(home):
     rows = [(1e12, 1.0, 3.0, 1.5, 2.5), (2e14, 1.0, 2.0, 1.2, 1.8)]
-    assert chart(render(home / "forecasts" / "rise", rows), "Ladder")["bands"] == ["band", "band"]
+    found = chart(render(home / "forecasts" / "rise", rows), "Ladder")
+    assert found["bands"] == ["band", "band"]
+    outer, inner = (tops(edge) for edge in found["edges"])
+    # Down is more: the wide band begins above the narrow one and ends below it.
+    assert outer[0] > inner[0] > inner[-1] > outer[-1]
+
+
+def tops(edge: str) -> list[int]:
+    """How far down each point of a band's edge is."""
+    return [int(point.split()[1]) for point in edge.split("L")]
+
+
+def test_the_bands_of_the_trajectory_are_the_intervals(document):
+    head = fake_forecast.foretold().headline
+    for title, shift in (("Trajectory", 0.0), ("Seen minus forecast", 1.0)):
+        for edge, ends in zip(
+            chart(document, title)["edges"], (head.interval_90, head.interval_50), strict=True
+        ):
+            downs = tops(edge)
+            told = [
+                (low - shift * c, high - shift * c)
+                for (low, high), c in zip(ends, head.central, strict=True)
+            ]
+            expected = [*(low for low, _ in told), *(high for _, high in reversed(told))]
+            # Places on the screen are values, shifted and stretched.
+            assert np.corrcoef(downs, expected)[0, 1] < -0.9999
 
 
 def test_the_trajectory_is_the_forecast_and_the_evaluations_as_they_are(home, document):

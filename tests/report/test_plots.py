@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from shoal.report.plots import Series, bar, heatmap, line_chart, strip
+from shoal.report.plots import Band, Series, bar, heatmap, line_chart, strip
 from shoal.report.scales import Axis, nice_ticks, scale, thin
 
 X = Axis(label="tokens", format="compact", low=0)
@@ -44,6 +44,7 @@ def test_ticks_are_round_and_inside(low, high, expected):
         (Axis(label="", format="duration"), [0, 76 * 86_400], ["0", "20 d", "40 d", "60 d"]),
         (Axis(label=""), [0, 0.0115], ["0", "0.005", "0.010"]),
         (Axis(label="", log=True), [0.02, 2], ["0.03", "0.10", "0.30", "1.00"]),
+        (Axis(label="", log=True), [1e12, 2e14], ["1e12", "1e13", "1e14"]),
         (Axis(label="", log=True), [1e-9, 1e3], ["1e-9", "1e-6", "0.001", "1", "1000"]),
         (Axis(label="", log=True), [20, 60], ["20", "30", "40", "50", "60"]),
     ],
@@ -104,6 +105,36 @@ def test_a_curve_breaks_where_a_value_is_not_finite():
     assert path
     assert path[1].count("M") == 3
     assert data(chart)["series"][0]["y"] == [3, 2, None, 1, None, 0.5]
+
+
+def test_a_band_lies_between_its_curves_and_is_a_bar_where_a_point_stands_alone():
+    x = np.arange(5.0)
+    low, high = np.array([1.0, 2, math.nan, 3, math.nan]), np.array([2.0, 4, 5, 5, 5])
+    band = Band(name="90 %", x=x, low=low, high=high, style="c1")
+    across = Axis(label="x", low=0, high=4)
+    chart = line_chart("Loss", [curve([1, 5], x=[0, 4])], x=across, y=Y, bands=[band])
+    drawn = re.findall(r'<path d="([^"]*)" class="(band|whisker) c1"', chart)
+    assert [kind for _, kind in drawn] == ["band", "whisker"]
+    bottom, top = (scale(Y, np.array([1.0, 5.0]), pad=0.06).at(value) for value in (1.0, 5.0))
+
+    def values(path: str) -> list[list[float]]:
+        points = [piece.split() for piece in path.removeprefix("M").split("L")]
+        shares = [(int(right) / 4000, 1 - int(down) / 4000) for right, down in points]
+        return [
+            [round(4 * right, 2), round(1 + 4 * (up - bottom) / (top - bottom), 2)]
+            for right, up in shares
+        ]
+
+    assert values(drawn[0][0]) == [[0, 1], [1, 2], [1, 4], [0, 2]]
+    assert values(drawn[1][0]) == [[3, 3], [3, 5]]
+    assert chart.count("90 %") == 1
+
+
+def test_a_band_widens_the_axis():
+    band = Band(name="b", x=np.array([1.0]), low=np.array([-7.0]), high=np.array([9.0]), style="c1")
+    low, high = data(line_chart("Loss", [curve([1, 2])], x=X, y=Y, bands=[band]))["y"][:2]
+    assert low < -7
+    assert high > 9
 
 
 def test_a_chart_of_many_points_is_small_and_says_its_range():
