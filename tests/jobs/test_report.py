@@ -92,8 +92,9 @@ def test_the_bands_end_with_the_interval_of_the_forecast(tmp_path, asymptote):
     assert rows[0][0] == pytest.approx(min(flops))
     widths = [outer_high - outer_low for _, outer_low, outer_high, _, _ in rows]
     assert max(widths) == widths[-1]
-    for _, low, high, inner_low, inner_high in rows:
+    for compute, low, high, inner_low, inner_high in rows:
         assert low <= inner_low < inner_high <= high
+        assert low <= head.E[-1] + head.A[-1] * compute ** -head.alpha[-1] <= high
 
 
 def test_bands_follow_a_forecast_that_stops_early(tmp_path):

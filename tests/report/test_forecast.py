@@ -441,6 +441,8 @@ def test_a_forecast_finds_a_run_by_its_config_and_prefers_the_one_with_its_seal(
 def test_a_seal_named_by_a_path_leads_nowhere(tmp_path):
     run = fake_forecast.begin(tmp_path / "runs" / "a", None, steps=2, finished=False)
     fake_forecast.put(tmp_path / "outside", seal=fake_forecast.sealed())
+    (tmp_path / "forecasts").mkdir()
+    (run / "seal.json").unlink(missing_ok=True)
     (run / "events.jsonl").unlink()
     (run / "metrics.jsonl").unlink()
     with Record.open(run) as log:
