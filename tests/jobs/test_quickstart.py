@@ -117,7 +117,7 @@ def played(monkeypatch, text):
         return {**done, "evaluated_before": before}, table["sets"]
 
     monkeypatch.setattr(job, "trained", train)
-    monkeypatch.setattr(job, "write", lambda folder: folder / "report.html")
+    monkeypatch.setattr(job, "write_pages", lambda run: {"report": str(run / "report.html")})
     return table
 
 
