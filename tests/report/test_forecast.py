@@ -315,7 +315,7 @@ def test_three_rungs_seen_at_their_end_alone_have_a_page(tmp_path):
     assert chart(document, "Trajectory")["bands"] == ["whisker", "whisker"]
     seen = Outline(document)
     assert "from 3 smaller runs of 3 sizes" in seen.text
-    assert "no back-test" in seen.text
+    assert "so no back-test" in seen.text
 
 
 def test_a_forecast_that_stops_before_the_end_says_so(bare):

@@ -87,7 +87,9 @@ def _backtests(found: ForecastFolder) -> Html:
     """The top rung from the lower ones, for every series that has it."""
     tests = {name: told.backtest for name, told in found.series.items() if told.backtest}
     if not tests:
-        return missing("no back-test: the top rung cannot be foretold from the lower ones alone.")
+        return missing(
+            "the top rung cannot be foretold from the lower ones alone, so no back-test."
+        )
     names = sorted(tests, key=lambda name: (name != found.metric, "/macro/" not in name))
     rows = [
         [
@@ -122,7 +124,7 @@ def residuals(found: ForecastFolder) -> Html:
     if not rows:
         return missing("the ladder's record is not here, or nothing is forecast from it yet.")
     columns = {
-        "Rung": "", "Seed": "n", "Run": "", "Tokens": "n", "FLOPs": "n", "Seen": "n", "Law": "n",
+        "Rung": "", "Seed": "n", "Run": "value", "Tokens": "n", "FLOPs": "n", "Seen": "n", "Law": "n",
         "Residual": "n",
     }  # fmt: skip
     chart = residual_chart(found)
