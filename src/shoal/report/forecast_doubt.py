@@ -124,8 +124,8 @@ def residuals(found: ForecastFolder) -> Html:
     if not rows:
         return missing("the ladder's record is not here, or nothing is forecast from it yet.")
     columns = {
-        "Rung": "", "Seed": "n", "Run": "value", "Tokens": "n", "FLOPs": "n", "Seen": "n", "Law": "n",
-        "Residual": "n",
+        "Rung": "", "Seed": "n", "Run": "value", "Tokens": "n", "FLOPs": "n", "Seen": "n",
+        "Law": "n", "Residual": "n",
     }  # fmt: skip
     chart = residual_chart(found)
     return join(
