@@ -40,6 +40,7 @@ def test_an_item_is_found_where_it_stands_and_as_much_of_it(text: Any):
     assert found["share"] == 11 / 28
     assert (found["longest_run"], found["documents"]) == (20, 2)
     assert (found["source"], found["source_id"]) == ("web", "1")
+    assert found["passage"] == part.upper()
     assert (other["found_ngrams"], other["longest_run"], other["id"]) == (0, 0, "")
 
 
@@ -82,6 +83,11 @@ def test_counts_are_those_of_sets_of_n_grams(items: list[list[str]], texts: list
         assert row["documents"] == sum(bool(grams) for grams in each)
         longest = max((_longest(item, text, size) for text in texts), default=0)
         assert row["longest_run"] == (longest if wanted else 0)
+        run = row["passage"].split()
+        assert len(run) == row["longest_run"]
+        if run:
+            assert _longest(item, run, size) == len(run)
+            assert row["passage"] in " ".join(texts[int(row["source_id"])])
 
 
 def test_a_question_template_is_not_found_everywhere(text: Any):

@@ -106,6 +106,7 @@ def test_an_evaluation_that_was_not_covered_is_seen_and_a_covered_one_is_gone(
     said = render(result)
     assert "other.txt 1: 100% of 28 n-grams, 40 words in a row in web" in said
     assert Path(result["path"]).is_file()
+    assert f"    {_words(2)[:160]}..." in said
     everything = contamination("small", [])
     assert {"known", "sources/web"} <= set(everything["benchmarks"])
     assert everything["items"] == []
@@ -119,3 +120,15 @@ def test_what_is_no_file_and_no_known_name_is_refused(tmp_path: Path, files: tup
         contamination("small", ["nothing"])
     with pytest.raises(ValueError, match="no corpus 'other'"):
         contamination("other", [])
+
+
+def test_no_evaluation_hides_another(tmp_path: Path):
+    texts = [_words(n) for n in range(40)]
+    covered, many, few = (tmp_path / name for name in ("known.jsonl", "many.txt", "few.txt"))
+    covered.write_text(json.dumps({"question": _words(99)}) + "\n")
+    many.write_text("".join(f"{text}\n" for text in texts))
+    halves = [f"{' '.join(text.split()[:20])} {_words(1000 + n)}" for n, text in enumerate(texts)]
+    few.write_text("".join(f"{half}\n" for half in halves))
+    _prepared(tmp_path, texts, covered)
+    shown = [row["benchmark"] for row in contamination("small", [str(many), str(few)])["items"]]
+    assert shown == ["few.txt"] * 5 + ["many.txt"] * 5

@@ -10,6 +10,7 @@ Table `overlap.parquet`, one row per item, in the order of the items:
   longest_run         int64   words in a row that one document has of it
   documents           int64   that hold any of it
   id, source, source_id  string  the document with the longest run; empty if there is none
+  passage             string  that run as it was written there, its first 400 characters
 Facts, per benchmark: items, looked_for, found (any n-gram), half (at least half of them), share
 (mean over items looked for), longest_run.
 
@@ -38,7 +39,7 @@ from shoal.data.scan import Scan, scan
 from shoal.data.settings import DecontamConfig
 from shoal.data.training import Split
 
-REVISION = 1
+REVISION = 2
 TABLE = "overlap.parquet"
 SCHEMA = pa.schema(
     [
@@ -53,17 +54,26 @@ SCHEMA = pa.schema(
         ("id", pa.string()),
         ("source", pa.string()),
         ("source_id", pa.string()),
+        ("passage", pa.string()),
     ]
 )
 HALF = 0.5
+PASSAGE_CHARACTERS = 400
+EXAMPLE = ("id", "source", "source_id", "passage")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """Of each document and item that share an n-gram, the words of their longest run."""
+    """Of each document and item that share an n-gram, their longest run, the first of such.
+
+    Attributes:
+        begins: the word of the scan at which it begins.
+        longest: how many words it has.
+    """
 
     documents: Int64[np.ndarray, "P"]
     items: Int64[np.ndarray, "P"]
+    begins: Int64[np.ndarray, "P"]
     longest: Int64[np.ndarray, "P"]
 
 
@@ -119,7 +129,7 @@ def contamination_table(
     held = np.zeros(len(index.items), np.bool_)
     longest = np.zeros(len(index.totals), np.int64)
     documents = np.zeros(len(index.totals), np.int64)
-    examples: dict[int, tuple[str, str, str]] = {}
+    examples: dict[int, dict[str, str]] = {}
     with progress.task("contamination", len(sources), "sources") as task:
         for source in sources:
             task.say(source)
@@ -134,10 +144,10 @@ def contamination_table(
                         item, words = int(runs.items[place]), int(runs.longest[place])
                         if words > longest[item]:
                             longest[item] = words
-                            row = int(runs.documents[place])
-                            columns = ("id", "source", "source_id")
-                            first, second, third = (piece[c][row].as_py() for c in columns)
-                            examples[item] = (first, second, third)
+                            row, begin = int(runs.documents[place]), int(runs.begins[place])
+                            passage = found.text(begin, begin + words - 1)[:PASSAGE_CHARACTERS]
+                            named = {name: piece[name][row].as_py() for name in EXAMPLE[:-1]}
+                            examples[item] = {**named, "passage": passage}
             task.advance()
     counts = np.bincount(index.items[held], minlength=len(index.totals))
     return _table(items, index, counts, longest, documents, examples)
@@ -169,22 +179,23 @@ def _longest_runs(index: Index, found: Scan, hits: Hits) -> Runs:
     order = np.lexsort((hits.at, groups))
     groups, begins = groups[order], hits.at[order]
     ends = begins + hits.lengths[order]
-    distinct, first, mine = np.unique(groups, return_index=True, return_inverse=True)
+    distinct, mine = np.unique(groups, return_inverse=True)
     # Every group on a stretch of its own, so that one running maximum serves them all.
     shift = mine.astype(np.int64) * (len(found.hashes) + 1)
-    reach = np.maximum.accumulate(ends + shift) if len(ends) else ends
+    reach = np.maximum.accumulate(ends + shift)
     fresh = np.ones(len(begins), np.bool_)
     fresh[1:] = begins[1:] + shift[1:] > reach[:-1]
     starts = np.flatnonzero(fresh)
-    last = np.concatenate([starts[1:], [len(begins)]]) - 1
-    longest = np.zeros(len(distinct), np.int64)
-    if len(first):
-        sizes = reach[last] - shift[starts] - begins[starts]
-        np.maximum.at(longest, mine[starts], sizes)
+    last = np.concatenate([starts[1:], [len(begins)]])[: len(starts)] - 1
+    sizes = reach[last] - shift[starts] - begins[starts]
+    owner = mine[starts]
+    best = np.lexsort((begins[starts], -sizes, owner))
+    best = best[np.unique(owner[best], return_index=True)[1]]
     return Runs(
         documents=distinct // max(1, len(index.totals)),
         items=distinct % max(1, len(index.totals)),
-        longest=longest,
+        begins=begins[starts][best],
+        longest=sizes[best],
     )
 
 
@@ -194,7 +205,7 @@ def _table(
     found: Int64[np.ndarray, "I"],
     longest: Int64[np.ndarray, "I"],
     documents: Int64[np.ndarray, "I"],
-    examples: Mapping[int, tuple[str, str, str]],
+    examples: Mapping[int, Mapping[str, str]],
 ) -> pa.Table:
     whole = items.filter(pa.array([part == "" for part in items["part"].to_pylist()]))
     sizes = np.diff(words_of(pa.array(whole["text"].to_pylist(), pa.string())).starts)
@@ -202,7 +213,6 @@ def _table(
     words = dict(zip(keys, sizes.tolist(), strict=True))
     rows = []
     for number, (benchmark, item) in enumerate(index.names):
-        identity, source, source_id = examples.get(number, ("", "", ""))
         total = int(index.totals[number])
         rows.append(
             {
@@ -214,9 +224,7 @@ def _table(
                 "share": int(found[number]) / max(1, total),
                 "longest_run": int(longest[number]),
                 "documents": int(documents[number]),
-                "id": identity,
-                "source": source,
-                "source_id": source_id,
+                **(examples.get(number) or dict.fromkeys(EXAMPLE, "")),
             }
         )
     return pa.Table.from_pylist(rows, SCHEMA)

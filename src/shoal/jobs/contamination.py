@@ -22,7 +22,8 @@ from shoal.data.training import Split
 from shoal.jobs.corpora import Corpus, find_corpus
 
 HARNESS = "lm-eval:"
-SHOWN = 20
+SHOWN = 5
+_SHOWN_CHARACTERS = 160
 
 
 def contamination(corpus: str, evals: Sequence[str]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def contamination(corpus: str, evals: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         {"corpus", "overlap": the artifact with the whole table, "path", "benchmarks": facts of
-        each, "items": rows of the items of which most is found, at most SHOWN}.
+        each, "items": rows of the items of which most is found, at most SHOWN of each benchmark}.
 
     Raises:
         ValueError: there is no such corpus, file, benchmark or task.
@@ -58,12 +59,13 @@ def contamination(corpus: str, evals: Sequence[str]) -> dict[str, Any]:
     )
     rows = [row for row in table.read(made.path / TABLE).to_pylist() if row["found_ngrams"]]
     rows.sort(key=lambda row: (-row["share"], -row["longest_run"], row["benchmark"], row["item"]))
+    shown = [row for name in made.facts["benchmarks"] for row in _first(rows, name)]
     return {
         "corpus": found.ref,
         "overlap": made.ref,
         "path": str(made.path / TABLE),
         "benchmarks": made.facts["benchmarks"],
-        "items": rows[:SHOWN],
+        "items": shown,
     }
 
 
@@ -83,13 +85,20 @@ def render(result: dict[str, Any]) -> str:
             f"{facts['half']:>7,} {facts['share']:>7.1%} {facts['longest_run']:>8,}"
         )
     if result["items"]:
-        lines += ["", "most of it found"]
+        lines += ["", f"most of it found, {SHOWN} of each at most"]
     for row in result["items"]:
         lines.append(
             f"  {row['benchmark']} {row['item']}: {row['share']:.0%} of {row['num_ngrams']} "
             f"n-grams, {row['longest_run']} words in a row in {row['source']} {row['source_id']}"
         )
+        passage = " ".join(row["passage"].split())
+        cut = "..." if len(passage) > _SHOWN_CHARACTERS else ""
+        lines.append(f"    {passage[:_SHOWN_CHARACTERS]}{cut}")
     return "\n".join([*lines, "", f"all items: {result['path']}"])
+
+
+def _first(rows: Sequence[dict[str, Any]], benchmark: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["benchmark"] == benchmark][:SHOWN]
 
 
 def _split(stages: dict[str, Artifact]) -> Split:
