@@ -90,6 +90,12 @@ def test_counts_are_those_of_sets_of_n_grams(items: list[list[str]], texts: list
             assert row["passage"] in " ".join(texts[int(row["source_id"])])
 
 
+def test_indentation_takes_no_room_of_a_passage(text: Any):
+    words = text(1, 30).split()
+    [row] = _table([" ".join(words)], {"web": [f"{text(2)} {('\n' + 90 * ' ').join(words)}"]})
+    assert row["passage"] == " ".join(words).rstrip(".")[:400]
+
+
 def test_a_question_template_is_not_found_everywhere(text: Any):
     template = "choose of the four answers below the one that is best in all cases here"
     items = [f"{template} {text(n, 30)}" for n in range(20)]

@@ -10,7 +10,8 @@ Table `overlap.parquet`, one row per item, in the order of the items:
   longest_run         int64   words in a row that one document has of it
   documents           int64   that hold any of it
   id, source, source_id  string  the document with the longest run; empty if there is none
-  passage             string  that run as it was written there, its first 400 characters
+  passage             string  that run as it was written there, in one line, its first 400
+                              characters
 Facts, per benchmark: items, looked_for, found (any n-gram), half (at least half of them), share
 (mean over items looked for), longest_run.
 
@@ -39,7 +40,7 @@ from shoal.data.scan import Scan, scan
 from shoal.data.settings import DecontamConfig
 from shoal.data.training import Split
 
-REVISION = 2
+REVISION = 3
 TABLE = "overlap.parquet"
 SCHEMA = pa.schema(
     [
@@ -145,9 +146,9 @@ def contamination_table(
                         if words > longest[item]:
                             longest[item] = words
                             row, begin = int(runs.documents[place]), int(runs.begins[place])
-                            passage = found.text(begin, begin + words - 1)[:PASSAGE_CHARACTERS]
+                            passage = " ".join(found.text(begin, begin + words - 1).split())
                             named = {name: piece[name][row].as_py() for name in EXAMPLE[:-1]}
-                            examples[item] = {**named, "passage": passage}
+                            examples[item] = {**named, "passage": passage[:PASSAGE_CHARACTERS]}
             task.advance()
     counts = np.bincount(index.items[held], minlength=len(index.totals))
     return _table(items, index, counts, longest, documents, examples)

@@ -91,9 +91,8 @@ def render(result: dict[str, Any]) -> str:
             f"  {row['benchmark']} {row['item']}: {row['share']:.0%} of {row['num_ngrams']} "
             f"n-grams, {row['longest_run']} words in a row in {row['source']} {row['source_id']}"
         )
-        passage = " ".join(row["passage"].split())
-        cut = "..." if len(passage) > _SHOWN_CHARACTERS else ""
-        lines.append(f"    {passage[:_SHOWN_CHARACTERS]}{cut}")
+        cut = "..." if len(row["passage"]) > _SHOWN_CHARACTERS else ""
+        lines.append(f"    {row['passage'][:_SHOWN_CHARACTERS]}{cut}")
     return "\n".join([*lines, "", f"all items: {result['path']}"])
 
 
