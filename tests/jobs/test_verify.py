@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from journey.process import environment, result_of, shoal
+from journey.process import RECIPE, environment, result_of, shoal
 from journey.tiny import TEXT
 from shoal.cli import main
 from shoal.core.config import fingerprint, from_plain
@@ -21,6 +21,7 @@ from shoal.jobs import evaluate, recheck_state
 from shoal.jobs.findings import FAILS, HOLDS, NOT_CHECKED, Findings
 from shoal.jobs.ladder import conditions
 from shoal.jobs.prepare import prepare
+from shoal.jobs.recheck_attempts import recheck_attempts
 from shoal.jobs.runs import read_config
 from shoal.jobs.verify import find, verify
 from shoal.scaling.records import Ladder, RungRun, Target
@@ -87,19 +88,19 @@ def edit_line(path: Path, number: int, change: Callable[[dict[str, Any]], object
 def test_a_run_is_verified_whole_and_where_it_was_trained_bit_for_bit(run, text):
     before = content_of(run)
     seen = environment(run.parents[1], text=text)
-    found = result_of(shoal("verify", "tiny", "--steps", "3", "--json", seen=seen))
+    found = result_of(shoal("verify", "tiny", "--steps", "4", "--json", seen=seen))
     assert (found["kind"], found["ok"]) == ("run", True)
     says = {line["check"]: line["says"] for line in found["lines"] if line["state"] == HOLDS}
-    assert says["replay from the seed"] == "steps 1 to 3: every metric of the record, bit for bit"
-    eight = says["replay from checkpoint 8"]
-    assert eight == "steps 9 to 11: every metric of the record, bit for bit"
+    exact = "every metric of the record, bit for bit; the state comes to the digest of checkpoint"
+    assert says["replay from the seed"] == f"steps 1 to 4: {exact} 4"
+    assert says["replay from checkpoint 8"] == f"steps 9 to 12: {exact} 12"
     assert set(says) >= {
-        "config", "derived numbers", "chain", "order of events", "metrics, steps",
-        "metrics, values", "evaluations", "checkpoint 8", "checkpoint 12", "corpus of the run",
-        "evaluated text", "order of the data",
+        "config", "settings", "derived numbers", "chain", "order of events", "metrics, steps",
+        "metrics, attempts", "metrics, values", "evaluations", "samples", "checkpoint 8",
+        "checkpoint 12", "corpus of the run", "evaluated text", "order of the data",
     }  # fmt: skip
     unchecked = {line["check"] for line in found["lines"] if line["state"] == NOT_CHECKED}
-    assert unchecked == {"settings outside the fingerprint", "seal", "older checkpoints"}
+    assert unchecked == {"seal", "older checkpoints"}
     assert "1,920 tokens of 12 steps" in says["order of the data"]
     assert content_of(run) == before
 
@@ -185,8 +186,8 @@ def test_a_lie_in_a_record_without_checkpoints_is_found_from_the_seed(run):
 
 
 def test_what_is_not_there_is_said_and_does_not_fail(run, monkeypatch):
-    monkeypatch.setattr(recheck_state.Steps, "after", lambda *_: {})
-    monkeypatch.setattr(recheck_state, "compare", lambda *_: None)
+    monkeypatch.setattr(recheck_state.Steps, "after", lambda *_: ({}, {}))
+    monkeypatch.setattr(recheck_state, "compare", lambda *_: False)
     shutil.rmtree(run / "checkpoints" / "8")
     lines = {line["check"]: line for line in verify("tiny", steps=1)["lines"]}
     assert lines["replay from a checkpoint"]["state"] == NOT_CHECKED
@@ -365,7 +366,120 @@ def _loss_not_finite(run: Path) -> None:
     edit_line(run / "metrics.jsonl", 4, lambda line: line.update(loss="nan"))
 
 
+def _line_of(run: Path, step: int, **values: Any) -> dict[str, Any]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return json.loads(lines[step - 1]) | values
+
+
+def _metric_of_a_higher_attempt(run: Path) -> None:
+    """Nothing is edited: a line is appended, and of two lines of a step the later one counts."""
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(_line_of(run, 5, attempt=2, loss=1.0)) + "\n")
+
+
+def _appended(run: Path, steps: range, loss: float, *, resumed: int, finish: bool) -> None:
+    """Lines of a second attempt by shoal's own means, so that the chain holds."""
+    lines = [_line_of(run, step, loss=loss) for step in steps]
+    with Record.open(run) as record:
+        if resumed:
+            record.event("resume", step=resumed)
+        for line in lines:
+            line.pop("attempt")
+            record.metric(line.pop("step"), line)
+        if finish:
+            record.event("finish", step=12)
+
+
+def _attempt_without_a_beginning(run: Path) -> None:
+    _appended(run, range(5, 6), 1.0, resumed=0, finish=True)
+
+
+def _attempt_of_another_course(run: Path) -> None:
+    _appended(run, range(9, 11), 1.0, resumed=8, finish=True)
+
+
+def _attempt_from_no_checkpoint(run: Path) -> None:
+    _appended(run, range(8, 13), 1.0, resumed=7, finish=True)
+
+
+def _attempt_that_leaves_steps_out(run: Path) -> None:
+    _appended(run, range(11, 13), 5.0, resumed=8, finish=True)
+
+
+def _metrics_of_two_attempts_mixed(run: Path) -> None:
+    edit_line(run / "metrics.jsonl", 6, lambda line: line.update(attempt=2))
+
+
+def _metrics_turned_around(run: Path) -> None:
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[5], lines[6] = lines[6], lines[5]
+    (run / "metrics.jsonl").write_text("".join(lines))
+
+
+def _numerics_edited(run: Path) -> None:
+    edit_json(run / "run.json", lambda tree: tree["config"]["model"].update(remat=True))
+
+
+def _machine_edited(run: Path) -> None:
+    edit_json(run / "run.json", lambda tree: tree["environment"].update(cores=9999))
+
+
+def _name_edited(run: Path) -> None:
+    edit_json(run / "run.json", lambda tree: tree.update(name="other", more=1))
+
+
+def _checkpoint_file_added(run: Path) -> None:
+    (run / "checkpoints/8/state/more").write_text("x")
+
+
+def _checkpoint_tokens_edited(run: Path) -> None:
+    edit_json(run / "checkpoints/8/manifest.json", lambda tree: tree.update(tokens_per_step=1))
+
+
+def _samples_edited(run: Path) -> None:
+    edit_json(run / "samples/12.json", lambda tree: tree.append({"prompt": "", "text": "good"}))
+
+
+def _samples_removed(run: Path) -> None:
+    (run / "samples/12.json").unlink()
+
+
+def _samples_added(run: Path) -> None:
+    (run / "samples/8.json").write_text("[]")
+
+
+def _kind_of_a_domain_edited(run: Path) -> None:
+    """Nothing that a mean would tell."""
+    edit_json(
+        run / "evals/12.json",
+        lambda tree: tree["sets"]["sources"]["domains"]["text"].update(kind="code"),
+    )
+
+
+def _scores_of_no_step(run: Path) -> None:
+    shutil.copy(run / "evals/12.json", run / "evals/last.json")
+
+
 TAMPERED = [
+    (_metric_of_a_higher_attempt, "attempts | metrics.jsonl | step 5 is of attempt 2, and no"),
+    (_attempt_without_a_beginning, "step 5 is of attempt 2, and no event says that it went on"),
+    (_attempt_of_another_course, "steps 9 to 10 are of attempt 2, the steps after them of an earl"),
+    (_attempt_of_another_course, "loss of step 9 in attempt 2, by attempt 1"),
+    (_attempt_from_no_checkpoint, "attempts | events.jsonl | attempt 2 resumed 7, and no"),
+    (_attempt_that_leaves_steps_out, "first step of attempt 2, which went on from 8"),
+    (_metrics_of_two_attempts_mixed, "attempts | metrics.jsonl | step 7 of attempt 1 stands after"),
+    (_metrics_turned_around, "attempts | metrics.jsonl | step 6 of attempt 1 stands after 7"),
+    (_numerics_edited, "settings | events.jsonl, the last `start` or `change` | SHA-256 of all"),
+    (_machine_edited, "settings | run.json environment.cores | cores of the environment"),
+    (_name_edited, "settings | run.json | its name"),
+    (_name_edited, "settings | run.json | holds 'more', which no run has"),
+    (_checkpoint_file_added, "checkpoint 8 | checkpoints/8/state/more | a file that its manifest"),
+    (_checkpoint_tokens_edited, "checkpoint 8 | checkpoints/8 | tokens per step"),
+    (_samples_edited, "samples | samples/12.json | SHA-256, as in the `evaluate` event"),
+    (_samples_removed, "samples | samples/12.json | is on record and missing"),
+    (_samples_added, "samples | samples/8.json | SHA-256, as in the `evaluate` event"),
+    (_kind_of_a_domain_edited, "evaluations | evals/12.json | SHA-256, as in the `evaluate` event"),
+    (_scores_of_no_step, "evaluations | evals/last.json | its step"),
     (_metric_edited, "chain | metrics.jsonl | was edited in lines 5 to 8 (steps 5 to 8)"),
     (_metric_removed, "metrics, steps | metrics.jsonl | step 7 is missing"),
     (_metric_twice, "metrics, steps | metrics.jsonl | step 12 stands 2 times in attempt 1"),
@@ -444,6 +558,100 @@ def test_bytes_that_were_changed_with_their_hashes_are_caught_by_the_leaves(run)
     assert any(f"events.jsonl line {number} (checkpoint): was edited" in line for line in told)
 
 
+def test_an_honest_second_attempt_holds_and_what_it_repeats_is_compared(run, monkeypatch):
+    """Killed after step 12 was recorded and before its checkpoint; resumed from 8."""
+    monkeypatch.setattr(recheck_state, "restored", _not_restored)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    losses = {step: json.loads(lines[step - 1])["loss"] for step in range(9, 13)}
+
+    def attempts(change: float, *, to: int = 12, finish: bool = True) -> list[dict[str, Any]]:
+        copy = run.parent / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run, copy)
+        with Record.open(copy) as record:
+            record.event("resume", step=8)
+            for step in range(9, to + 1):
+                line = _line_of(run, step, loss=losses[step] * change)
+                line = {k: v for k, v in line.items() if k not in {"step", "attempt"}}
+                record.metric(step, line)
+            if finish:
+                record.event("finish", step=12)
+        found = verify(str(copy), steps=0)["lines"]
+        return [line for line in found if line["check"] == "metrics, attempts"]
+
+    (line,) = attempts(1.0)
+    assert line["state"] == HOLDS
+    assert "2, each from the start or a checkpoint on record; 4 steps stand twice" in line["says"]
+    (line,) = attempts(1 + 9e-3)
+    assert line["state"] == HOLDS
+    found = attempts(1 - 2e-2)
+    assert [line["state"] for line in found] == [FAILS] * 4
+    assert found[0]["says"] == "loss of step 9 in attempt 2, by attempt 1"
+    assert found[0]["expected"] == losses[9]
+    (line,) = attempts(1.0, to=10, finish=False)
+    assert line["state"] == HOLDS
+    assert line["says"].endswith("the last attempt has not come to steps 11 to 12 again")
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_holds_when_begun_again(tmp_path, run):
+    """No event tells of the second attempt then; it has its steps from the start."""
+    with Record.open(tmp_path / "r") as record:
+        record.event("start", fingerprint="", corpus="")
+        record.metric(1, {"loss": 3.0})
+        record.metric(2, {"loss": 2.0})
+    with Record.open(tmp_path / "r") as record:
+        for step in (1, 2, 3, 4):
+            record.metric(step, {"loss": 4.0 - step})
+        record.event("checkpoint", step=4, digest="0")
+    findings = Findings()
+    with findings.check("attempts", "") as check:
+        recheck_attempts(tmp_path / "r", read_config(run), check)
+    assert findings.lines[0]["state"] == HOLDS
+    assert findings.lines[0]["says"].startswith("2, each from the start")
+
+
+def test_a_record_from_before_these_hashes_is_not_checked_for_them(run, monkeypatch):
+    monkeypatch.setattr(recheck_state, "restored", _not_restored)
+    events = read_events(run)
+    for path in (run / "events.jsonl", *(run / "checkpoints").glob("*/manifest.json")):
+        path.unlink()
+    with Record.open(run, attempt=1) as record:
+        for event in events:
+            rest = {k: v for k, v in event.items() if k not in {"kind", "time", "attempt", "link"}}
+            rest.pop("settings", None)
+            rest.pop("files", None)
+            record.event(event["kind"], **rest)
+    lines = {line["check"]: line for line in verify("tiny", steps=0)["lines"]}
+    for name in ("settings", "samples"):
+        assert lines[name]["state"] == NOT_CHECKED
+        assert "this record has no hash of them" in lines[name]["says"]
+    assert lines["evaluations"]["state"] == HOLDS
+
+
+def test_a_checkpoint_whose_event_a_kill_prevented_is_told_at_the_next_start(run, monkeypatch):
+    monkeypatch.setattr(recheck_state, "restored", _not_restored)
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds[-3:] == ["checkpoint", "finish", "evaluate"]
+    (run / "events.jsonl").write_text("".join(lines[:-3]))
+    shutil.rmtree(run / "evals")
+    shutil.rmtree(run / "samples")
+    assert any("no `checkpoint` event" in line for line in failures(verify("tiny", steps=0)))
+    assert main(["train", RECIPE]) == 0
+    assert [event["kind"] for event in read_events(run)][-2:] == ["checkpoint", "finish"]
+    assert failures(verify("tiny", steps=0)) == []
+
+
+def test_a_replay_that_comes_to_another_state_than_was_saved_fails():
+    """A checkpoint and its event forged together: only training again knows better."""
+    findings = Findings()
+    with findings.check("replay", "metrics.jsonl") as check:
+        recheck_state.compare_digests({12: "told", 4: "same"}, {4: "same", 12: "anew"}, check)
+    (line,) = findings.lines
+    assert (line["state"], line["where"]) == (FAILS, "events.jsonl, checkpoint 12")
+    assert (line["expected"], line["found"]) == ("anew", "told")
+
+
 # --- what a forecast is measured under ------------------------------------------------------------
 
 
@@ -494,7 +702,7 @@ def test_the_command_ends_with_one_where_something_fails_and_prints_a_line_for_e
     assert "NOT VERIFIED" in said
     assert "fails        evaluations  [evals/12.json sources/macro bpb]: mean over domains;" in said
     assert main(["verify", str(run), "--steps", "0", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["counts"]["fails"] == 2
+    assert json.loads(capsys.readouterr().out)["counts"]["fails"] == 3  # and the file's own hash
 
 
 def test_what_cannot_be_found_or_is_not_asked_right_is_refused(run, capsys):

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoal.core.files import folder_lock, home, write_atomic
+from shoal.core.files import folder_lock, home, sha256_file, write_atomic
 from shoal.core.progress import Progress, progress_for
 from shoal.core.record import Record, read_events
 from shoal.data.tokenize import EOS_ID
@@ -97,11 +97,14 @@ def evaluator(
         texts = samples(state, config, tokenizer, following)
         if not together.leader:
             return
-        write_atomic(folder / SAMPLES / f"{step}.json", json.dumps(texts, indent=1))
         found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
-        write_atomic(folder / EVALS / f"{step}.json", json.dumps(found, indent=1))
+        hashes: dict[str, str] = {}
+        for name, content in ((SAMPLES, texts), (EVALS, found)):
+            path = folder / name / f"{step}.json"
+            write_atomic(path, json.dumps(content, indent=1))
+            hashes[f"{name}/{step}.json"] = sha256_file(path)
         macro = {name: one["macro"] for name, one in sets.items()}
-        record.event("evaluate", step=step, macro=macro)
+        record.event("evaluate", step=step, macro=macro, files=hashes)
 
     return run
 

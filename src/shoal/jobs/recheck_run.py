@@ -7,17 +7,18 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shoal.core.config import fingerprint, from_plain, leaves
-from shoal.core.files import canonical_json, read_limited
+from shoal.core.files import canonical_json, read_limited, sha256_file
 from shoal.core.record import EVENTS, METRICS, read_events, read_metrics, verify_chain
 from shoal.eval.domains import MACRO_KEYS
-from shoal.jobs.evaluate import EVALS
+from shoal.jobs.evaluate import EVALS, SAMPLES
 from shoal.jobs.findings import Check, Findings
-from shoal.jobs.runs import RUN
+from shoal.jobs.recheck_attempts import lines_of, recheck_attempts
+from shoal.jobs.runs import RUN, settings_sha256
 from shoal.optim.law import num_warmup_steps, schedule_fraction
 from shoal.scaling.records import read_json
 from shoal.scaling.seal import SEAL, problems
@@ -31,6 +32,11 @@ SAME = 1e-12
 # Rates are computed in float32, where a line that ends in 0 loses digits.
 RATE = 1e-5
 RATE_OF_PEAK = 1e-6
+# What `run.json` holds.
+KEYS = (
+    "name", "fingerprint", "config", "notes", "environment", "created", "corpus", "derived",
+    "parameters",
+)  # fmt: skip
 _ABSENT = object()
 
 
@@ -65,14 +71,34 @@ def recheck_config(folder: Path, findings: Findings) -> Config | None:
         if newer:
             check.says += f" (without {', '.join(newer)}, which came to shoal later)"
     if config is not None:
+        with findings.check("settings", RUN) as check:
+            _settings(folder, check)
         with findings.check("derived numbers", RUN) as check:
             _derived(folder, config, check)
-        findings.skip(
-            "settings outside the fingerprint",
-            "numerics and placement are not hashed; changes on record agree, a replay tells more",
-            where=RUN,
-        )
     return config
+
+
+def _settings(folder: Path, check: Check) -> None:
+    """What the fingerprint leaves out: numerics, placement, and where the run ran."""
+    content = read_object(folder / RUN)
+    for name in sorted(set(content) - set(KEYS)):
+        check.fails(f"holds {name!r}, which no run has")
+    check.equal("its name", content["config"]["name"], content["name"])
+    written = [e for e in read_events(folder) if e["kind"] in ("start", "change")]
+    if not written:
+        check.cannot("no event says with what it was written")
+    last, where = written[-1], f"{EVENTS}, the last `start` or `change`"
+    told = last if last["kind"] == "start" else last.get("environment")
+    if told is not None:
+        seen = content["environment"]
+        for name in sorted(seen):
+            spelled = f"{name} of the environment, on record"
+            check.equal(spelled, told.get(name), seen[name], where=f"{RUN} environment.{name}")
+    if "settings" not in last:
+        check.cannot("this record has no hash of them; those that changes name agree")
+    found = settings_sha256(content["config"])
+    check.equal("SHA-256 of all settings but notes", last["settings"], found, where=where)
+    check.says = "numerics, placement and environment as on record; notes are free"
 
 
 def stored_fingerprint(config: Config, stored: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -229,6 +255,8 @@ def recheck_metrics(folder: Path, config: Config, findings: Findings) -> None:
     """Recheck every line of the metrics against the config and the events."""
     with findings.check("metrics, steps", METRICS) as check:
         _steps(folder, config, check)
+    with findings.check("metrics, attempts", METRICS) as check:
+        recheck_attempts(folder, config, check)
     with findings.check("metrics, values", METRICS) as check:
         lines = read_metrics(folder)
         events = read_events(folder)
@@ -245,20 +273,13 @@ def recheck_metrics(folder: Path, config: Config, findings: Findings) -> None:
         )
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for raw in file:
-            if raw.endswith(b"\n"):
-                yield json.loads(raw)
-
-
 def _steps(folder: Path, config: Config, check: Check) -> None:
     events = read_events(folder)
     finished = [e["step"] for e in events if e["kind"] == "finish"]
     counts = Counter[tuple[int, int]]()
     first: dict[int, int] = {}
     if (folder / METRICS).exists():
-        for line in _lines(folder / METRICS):
+        for line in lines_of(folder):
             counts[line["attempt"], line["step"]] += 1
             first.setdefault(line["attempt"], line["step"])
     for (attempt, step), count in counts.items():
@@ -279,11 +300,6 @@ def _steps(folder: Path, config: Config, check: Check) -> None:
         last = config.train.num_steps
         check.equal("last step of a finished run", last, finished[-1], where=f"{EVENTS}, finish")
         check.equal("last step of a finished run", last, reached)
-    resumed = {e["attempt"]: e["step"] for e in events if e["kind"] == "resume"}
-    for attempt, step in resumed.items():
-        begun = first.get(attempt)
-        if every == 1 and begun is not None:
-            check.equal(f"first step of attempt {attempt}, which resumed {step}", step + 1, begun)
     check.says = f"steps 1 to {reached}, each once, in {max(len(first), 1)} attempts" + (
         "" if finished else "; the run is not finished"
     )
@@ -314,17 +330,44 @@ def _values(line: Mapping[str, Any], config: Config, check: Check) -> None:
 
 def recheck_evaluations(folder: Path, config: Config, findings: Findings) -> None:
     """Recheck `evals/*.json`: means, bits per byte, and what the events say."""
-    paths = sorted((folder / EVALS).glob("*.json"), key=lambda path: int(path.stem))
+    paths = sorted((folder / EVALS).glob("*.json"))
     with findings.check("evaluations", EVALS) as check:
         events = read_events(folder)
         for path in paths:
             recheck_scores(path, config, events, check)
         told = {e["step"] for e in events if e["kind"] == "evaluate"}
-        for step in sorted(told - {int(path.stem) for path in paths}):
+        for step in sorted(told - {int(path.stem) for path in paths if path.stem.isdecimal()}):
             check.fails(f"the scores of step {step}, which an event names, are missing")
         if not paths and not check.problems:
             check.cannot("no evaluation is on record")
         check.says = f"{len(paths)} files: means and bits per byte recomputed, as in the events"
+    with findings.check("samples", SAMPLES) as check:
+        _samples(folder, check)
+
+
+def _samples(folder: Path, check: Check) -> None:
+    """Every file of samples must be the one whose hash is on record."""
+    hashes = _hashes(read_events(folder), SAMPLES)
+    there = {f"{SAMPLES}/{path.name}" for path in (folder / SAMPLES).glob("*.json")}
+    if not there and not hashes:
+        check.cannot("there are none whose hash is on record")
+    for name in sorted(hashes.keys() - there):
+        check.fails("is on record and missing", where=name)
+    if not hashes:
+        check.cannot("this record has no hash of them")
+    for name in sorted(there):
+        spelled = "SHA-256, as in the `evaluate` event"
+        check.equal(spelled, hashes.get(name, ""), sha256_file(folder / name), where=name)
+    check.says = f"{len(there)} files as their events saw them"
+
+
+def _hashes(events: Sequence[Mapping[str, Any]], below: str) -> dict[str, str]:
+    """File -> its SHA-256, of the last `evaluate` event that names it."""
+    found: dict[str, str] = {}
+    for event in events:
+        if event["kind"] == "evaluate":
+            found |= event.get("files", {})
+    return {name: one for name, one in found.items() if name.startswith(f"{below}/")}
 
 
 def recheck_scores(
@@ -338,7 +381,9 @@ def recheck_scores(
     """Recheck one `evals/STEP.json`; `prefix` goes before its place."""
     content, where = read_object(path), f"{prefix}{EVALS}/{path.name}"
     step = content["step"]
-    check.equal("its step", int(path.stem), step, where=where)
+    check.equal("its step", path.stem, str(step), where=where)
+    if (told := _hashes(events, EVALS).get(f"{EVALS}/{path.name}")) is not None:
+        check.equal("SHA-256, as in the `evaluate` event", told, sha256_file(path), where=where)
     tokens = step * config.train.tokens_per_step
     check.equal("tokens trained on", tokens, content["tokens"], where=where)
     for name, one in content["sets"].items():

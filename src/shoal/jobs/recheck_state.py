@@ -7,7 +7,7 @@ may differ by `tolerance`, relative: set above what was measured (docs/verify.md
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.core.files import home, sha256_file
 from shoal.core.progress import Progress
-from shoal.core.record import METRICS, read_events, read_metrics, verify_link
+from shoal.core.record import EVENTS, METRICS, read_events, read_metrics, verify_link
 from shoal.data.manifest import CORPUS
 from shoal.data.tokenize import TOKENIZER, load_tokenizer
 from shoal.eval.domains import limit_bytes
@@ -34,6 +34,7 @@ from shoal.train.config import Config
 # Losses of replays elsewhere: so much in the first steps, twice as much every few steps, no more.
 ALLOWED, ALLOWED_STEPS, DOUBLING_STEPS, ALLOWED_AT_MOST = 1e-5, 8, 4, 1e-2
 ORDER_STEPS = 20_000
+_KEYS = ("step", "digest", "leaves", "files", "link", "fingerprint", "tokens_per_step")
 _OWN = {"step", "attempt", "tokens", "seconds", "tokens_per_s"}
 # What decides the bits of a step; the rest of an environment is for the reader.
 _BITS = (
@@ -54,7 +55,7 @@ def recheck_checkpoints(
     for step in there:
         where = f"{checkpoint.CHECKPOINTS}/{step}"
         with findings.check(f"checkpoint {step}", where) as check:
-            _manifest(folder, step, told.get(step), check)
+            _manifest(folder, config, step, told.get(step), check)
             state = restored(folder, config, step, mesh)
             check.equal("step of its state", step, int(state.step))
             check.says = f"bytes, leaves and digest {told.get(step)}, as in the record at that step"
@@ -63,7 +64,7 @@ def recheck_checkpoints(
         findings.skip("older checkpoints", f"those of steps {steps} are not kept")
 
 
-def _manifest(folder: Path, step: int, digest: str | None, check: Check) -> None:
+def _manifest(folder: Path, config: Config, step: int, digest: str | None, check: Check) -> None:
     from shoal.train import checkpoint
 
     place = folder / checkpoint.CHECKPOINTS / str(step)
@@ -71,6 +72,11 @@ def _manifest(folder: Path, step: int, digest: str | None, check: Check) -> None
     check.equal("its step", step, loose.get("step"))
     told = read_object(folder / RUN)["fingerprint"]
     check.equal("fingerprint of its run", told, loose.get("fingerprint"))
+    check.equal("its keys", sorted(_KEYS), sorted(loose))
+    check.equal("tokens per step", config.train.tokens_per_step, loose.get("tokens_per_step"))
+    there = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    for name in sorted(there - loose["files"].keys() - {checkpoint.MANIFEST}):
+        check.fails("a file that its manifest does not list", where=f"{check.where}/{name}")
     if digest is None:
         check.fails("no `checkpoint` event of this step is on record")
     else:
@@ -199,6 +205,8 @@ def recheck_replay(
     from shoal.train import checkpoint
 
     lines = {line["step"]: line for line in read_metrics(folder)}
+    events = [event for event in read_events(folder) if event["kind"] == "checkpoint"]
+    told = {event["step"]: event["digest"] for event in events}
     last = max(lines, default=0)
     starts = [(0, min(steps, last))]
     there = [step for step in checkpoint.steps(folder) if step < last]
@@ -221,8 +229,10 @@ def recheck_replay(
             wanted = [lines[s] for s in range(start + 1, start + number + 1) if s in lines]
             if not wanted:
                 check.cannot(f"steps {start + 1} to {start + number} were not logged")
-            found = run.after(folder, start, number, progress)
-            compare(folder, start, wanted, found, check)
+            found, digests = run.after(folder, start, number, progress, told.keys())
+            exact = compare(folder, start, wanted, found, check)
+            if digests and exact:
+                compare_digests(told, digests, check)
             if number < steps:
                 check.says += f" ({steps} were asked for, no more are on record after it)"
 
@@ -242,12 +252,16 @@ class Steps:
         self.step = jitted_step(make_step(config, self.peak, mesh), places)
 
     def after(
-        self, folder: Path, start: int, number: int, progress: Progress
-    ) -> dict[int, dict[str, Any]]:
-        """Step -> its metrics, computed from the checkpoint of `start`, or from the seed."""
+        self, folder: Path, start: int, number: int, progress: Progress, saved: Collection[int]
+    ) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+        """Step -> its metrics, computed from the checkpoint of `start`, or from the seed.
+
+        The second is step -> digest of the state, of the steps that were saved.
+        """
         import jax
         import jax.numpy as jnp
 
+        from shoal.train.digest import census, digest
         from shoal.train.state import initial_state
 
         config, mesh = self.side.config, self.side.devices.mesh
@@ -258,12 +272,15 @@ class Steps:
         else:
             state = initial_state(config, self.peak, mesh)
         found: dict[int, dict[str, Any]] = {}
+        digests: dict[int, str] = {}
         with progress.task(f"replay from {start}", number, "steps") as task:
             for index in range(start, start + number):
                 state, metrics = self.step(state, self.side.batch(index))
                 found[index + 1] = jax.device_get(metrics)
+                if index + 1 in saved:
+                    digests[index + 1] = digest(census(state))
                 task.advance()
-        return found
+        return found, digests
 
 
 def tolerance(steps: int) -> float:
@@ -278,8 +295,8 @@ def compare(
     lines: Sequence[Mapping[str, Any]],
     found: Mapping[int, Mapping[str, Any]],
     check: Check,
-) -> None:
-    """Bit for bit where the environment is the recorded one, else within the tolerance."""
+) -> bool:
+    """Bit for bit where the environment is the recorded one, which it returns, else nearly."""
     differs = sorted({why for line in lines for why in _differs(folder, line["attempt"])})
     allowed = {line["step"]: tolerance(line["step"] - start) for line in lines}
     if "backend" in differs:
@@ -307,6 +324,16 @@ def compare(
         check.says = f"{steps}: losses within {worst:.1e} of the record (allowed {most:.2g})"
     if differs:
         check.says += f"; bits are not asked for: {', '.join(differs)}"
+    return not differs
+
+
+def compare_digests(told: Mapping[int, str], found: Mapping[int, str], check: Check) -> None:
+    """What training comes to at a checkpoint's step must be the checkpoint."""
+    for step, anew in found.items():
+        spelled = f"digest of the state at step {step}, where a checkpoint was saved"
+        check.equal(spelled, anew, told[step], where=f"{EVENTS}, checkpoint {step}")
+    steps = ", ".join(map(str, found))
+    check.says += f"; the state comes to the digest of checkpoint {steps}"
 
 
 def _same(recorded: Any, anew: Any) -> bool:

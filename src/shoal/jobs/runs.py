@@ -5,14 +5,16 @@ and seal.json where the run is one that was forecast.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from shoal.core.config import Difference, diff, fingerprint, from_plain, plain
-from shoal.core.files import home, read_limited, write_atomic
+from shoal.core.files import canonical_json, home, read_limited, write_atomic
 from shoal.core.record import Record, read_events
 from shoal.data.manifest import CORPUS
 from shoal.jobs.prepare import Prepared
@@ -130,11 +132,15 @@ def begin(
     differences = _allowed(folder, config, change)
     check_corpus(folder, prepared)
     if not started:
-        print_of = fingerprint(config)
-        record.event("start", fingerprint=print_of, corpus=prepared.corpus.ref, **environment())
+        print_of, told = fingerprint(config), settings_sha256(_read(folder)["config"])
+        facts = {"corpus": prepared.corpus.ref, "settings": told, **environment()}
+        record.event("start", fingerprint=print_of, **facts)
     if differences:
         fields = [dataclasses.asdict(d) for d in differences]
-        record.event("change", why=change, differences=json.loads(json.dumps(plain(fields))))
+        named = json.loads(json.dumps(plain(fields)))
+        told = settings_sha256(plain(config))
+        here = environment()
+        record.event("change", why=change, differences=named, settings=told, environment=here)
         _write(folder, config, prepared, created=_read(folder).get("created", now))
 
 
@@ -155,6 +161,16 @@ def _put_first(folder: Path, config: Config, record: Record, seal: Seal, *, star
     write_atomic(folder / SEAL, json.dumps(seal.plain(), indent=1) + "\n")
     if there is None:
         record.event("seal", forecast=seal.name, sha256=seal.sha256, sealed=seal.date)
+
+
+def settings_sha256(config: Mapping[str, Any]) -> str:
+    """Return the hash of a config as `run.json` holds it, without its notes.
+
+    Unlike the fingerprint it covers numerics and placement too; the record's `start` and `change`
+    events state it.
+    """
+    told = {name: value for name, value in config.items() if name != "notes"}
+    return hashlib.sha256(canonical_json(told).encode()).hexdigest()
 
 
 def new_environment(folder: Path) -> dict[str, Any]:

@@ -189,14 +189,15 @@ def _run(
     devices: Devices,
     together: Processes,
 ) -> dict[str, Any]:
-    from shoal.train import checkpoint, loop
+    from shoal.train import loop
     from shoal.train.state import global_batch, shardings
     from shoal.train.step import make_step
 
     peak, mesh = peak_rates(config), devices.mesh
     done = together.from_leader(lambda: _standing(folder))
+    if done is not None:
+        _tell_saved(folder, done, record)
     if done is not None and done >= config.train.num_steps:
-        checkpoint.manifest_of(folder, done)
         if not _finishes(folder):  # killed between the last checkpoint and this event
             record.event("finish", step=done)
         progress.note(f"run {folder.name}: finished before at step {done}, reused")
@@ -224,6 +225,16 @@ def _run(
     facts = {name: getattr(outcome, name) for name in ("num_steps", *_SPEED)}
     record.event("finish", step=config.train.num_steps, **facts)
     return {"run": str(folder), "step": config.train.num_steps, "reused": False, **facts}
+
+
+def _tell_saved(folder: Path, step: int, record: Record) -> None:
+    """Put a checkpoint on record of which a kill has kept the event from being written."""
+    from shoal.train import checkpoint
+
+    digest = checkpoint.manifest_of(folder, step)["digest"]
+    told = {event["step"] for event in read_events(folder) if event["kind"] == "checkpoint"}
+    if step not in told:
+        record.event("checkpoint", step=step, digest=digest)
 
 
 def _standing(folder: Path) -> int | None:

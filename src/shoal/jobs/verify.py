@@ -90,10 +90,6 @@ def find(target: str) -> list[tuple[str, Path]]:
     return found
 
 
-def _is_forecast(path: Path) -> bool:
-    return any((path / name).is_file() for name in (LADDER, FORECAST))
-
-
 def _changed(path: Path) -> float:
     return path.stat().st_mtime
 
