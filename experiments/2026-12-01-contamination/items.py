@@ -4,7 +4,8 @@
     .venv/bin/python experiments/2026-12-01-contamination/items.py WHEELS ITEMS
 
 A line is {"id", "question", "answer"}: what `shoal contamination` reads. Nothing is installed or
-run. Instructions that stand above every question of a benchmark are left out.
+run. Instructions that stand above every question of a benchmark are left out, and so are items that
+are there twice (LogiQA as a whole).
 """
 
 import gzip
@@ -44,13 +45,14 @@ def main(wheels: Path, out: Path) -> None:
     proposals = dict.fromkeys(row["proposal_text"] for row in rows(evals.read(BALLOTS)))
     found["ballots"] = [(text, "") for text in proposals]
     out.mkdir(parents=True, exist_ok=True)
-    for name, items in sorted(found.items()):
+    for name, taken in sorted(found.items()):
+        items = list(dict.fromkeys(taken))
         lines = [
             json.dumps({"id": number, "question": question, "answer": answer})
             for number, (question, answer) in enumerate(items)
         ]
         (out / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-        print(f"{name}: {len(items)} items")
+        print(f"{name}: {len(items)} items, {len(taken) - len(items)} repeated")
 
 
 def rows(raw: bytes) -> list[dict[str, Any]]:
