@@ -185,6 +185,17 @@ def test_a_lie_in_a_record_without_checkpoints_is_found_from_the_seed(run):
     assert any("replay from the seed | metrics.jsonl step 2 | loss" in one for one in told), told
 
 
+def test_a_corpus_without_its_store_is_not_checked(run, monkeypatch):
+    monkeypatch.setattr(recheck_state, "restored", _not_restored)
+    for path in (run.parents[1] / "corpora").glob("*-tokens@*"):
+        shutil.rmtree(path)
+    found = verify("tiny", steps=1)
+    assert failures(found) == []
+    lines = {line["check"]: line for line in found["lines"]}
+    assert lines["corpus of the run"]["state"] == NOT_CHECKED
+    assert "which is not there" in lines["corpus of the run"]["says"]
+
+
 def test_what_is_not_there_is_said_and_does_not_fail(run, monkeypatch):
     monkeypatch.setattr(recheck_state.Steps, "after", lambda *_: ({}, {}))
     monkeypatch.setattr(recheck_state, "compare", lambda *_: False)

@@ -1,7 +1,7 @@
 """Job `eval`: score a run's held-out sets, and write samples, at a checkpoint."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,15 +98,20 @@ def evaluator(
         if not together.leader:
             return
         found = {"step": step, "tokens": step * config.train.tokens_per_step, "sets": sets}
-        hashes: dict[str, str] = {}
-        for name, content in ((SAMPLES, texts), (EVALS, found)):
-            path = folder / name / f"{step}.json"
-            write_atomic(path, json.dumps(content, indent=1))
-            hashes[f"{name}/{step}.json"] = sha256_file(path)
+        hashes = _written(folder, step, {SAMPLES: texts, EVALS: found})
         macro = {name: one["macro"] for name, one in sets.items()}
         record.event("evaluate", step=step, macro=macro, files=hashes)
 
     return run
+
+
+def _written(folder: Path, step: int, contents: Mapping[str, Any]) -> dict[str, str]:
+    """Write FOLDER/STEP.json of each; returns file -> SHA-256, for the record."""
+    hashes: dict[str, str] = {}
+    for name, content in contents.items():
+        write_atomic(folder / name / f"{step}.json", json.dumps(content, indent=1))
+        hashes[f"{name}/{step}.json"] = sha256_file(folder / name / f"{step}.json")
+    return hashes
 
 
 def _compressed(texts: dict[str, list[str]]) -> dict[str, dict[str, float]]:

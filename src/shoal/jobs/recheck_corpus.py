@@ -47,7 +47,9 @@ def recheck_corpus(path: Path, findings: Findings) -> None:
     with findings.check("inputs", path.name) as check:
         _inputs(whole, artifacts, check)
     with findings.check("corpus.json", f"{path.name}/{CORPUS}") as check:
+        _named(whole, content, check)
         _told(content, artifacts, check)
+    _cards(content, artifacts, findings)
     with findings.check("provenance sums", f"{path.name}/{CORPUS}") as check:
         _sums(content, stages, check)
     recheck_tables(content, artifacts, findings)
@@ -125,6 +127,10 @@ def _told(content: Mapping[str, Any], artifacts: Mapping[str, Artifact], check: 
     for stage in ("tokens", "tokenizer"):
         if not any(one["stage"] == stage for one in content["stages"]):
             check.fails(f"names no stage {stage}")
+    size = sum(one["training_bytes"] for one in _trained(content))
+    tokens = sum(one["tokens"] - one["training_documents"] for one in _trained(content))
+    measured = round(size / max(tokens, 1), 4)
+    check.equal("bytes per token", measured, content["tokenizer"]["bytes_per_token"])
     facts = {one["stage"]: one["facts"] for one in content["stages"]}
     refs = {one["stage"]: one["ref"] for one in content["stages"]}
     cells = [{"name": name, **cell} for name, cell in facts["tokens"]["cells"].items()]
@@ -134,6 +140,50 @@ def _told(content: Mapping[str, Any], artifacts: Mapping[str, Artifact], check: 
     size = facts["tokens"]["vocab_size"]
     check.equal("size of the vocabulary", size, content["tokenizer"]["vocab_size"])
     check.says = f"facts of {len(content['stages'])} stages and {len(cells)} cells repeated rightly"
+
+
+def _trained(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [one for one in content["sources"] if one["usage"] == "training"]
+
+
+def _named(whole: Artifact, content: Mapping[str, Any], check: Check) -> None:
+    """The stages that are listed must be those that the corpus' own digest was made of."""
+    listed = {one["ref"].rpartition("@")[2] for one in content["stages"]}
+    inputs = {reference("", digest)[1:]: name for name, digest in whole.manifest["inputs"].items()}
+    for one in content["stages"]:
+        if one["ref"].rpartition("@")[2] not in inputs:
+            check.fails("a stage that the corpus was not made of", where=one["ref"])
+    for digest in inputs.keys() - listed:
+        check.fails(f"does not list its stage {inputs[digest]}, {digest}")
+    refs = [one["ref"] for one in content["stages"]]
+    check.equal("refs in its manifest", refs, whole.facts.get("refs"), where=whole.ref)
+
+
+def _cards(
+    content: Mapping[str, Any], artifacts: Mapping[str, Artifact], findings: Findings
+) -> None:
+    """What a source's card says that its artifact knows; the rest is the recipe's word."""
+    with findings.check("source cards", f"{CORPUS} sources") as check:
+        made = {a.name: a for a in artifacts.values() if a.manifest["stage"] == "source"}
+        number = 0
+        for one in content["sources"]:
+            if (artifact := made.get(f"source-{one['name']}")) is None:
+                continue
+            number, where = number + 1, f"{CORPUS}, source {one['name']}"
+            for key in ("retrieved", "revision"):
+                if key in one and key in artifact.facts:
+                    check.equal(f"its {key}", artifact.facts[key], one[key], where=where)
+            archive = artifact.manifest["inputs"].get("archive")
+            if one.get("sha256") and archive is not None:
+                check.equal("SHA-256 of its archive", archive, one["sha256"], where=where)
+        if not number:
+            check.cannot("the sources' artifacts are not there")
+        check.says = f"revision, date and archive of {number} sources are their artifacts'"
+    findings.skip(
+        "origins and licenses",
+        "they are the recipe's word; nothing here can show them",
+        where=f"{CORPUS} sources",
+    )
 
 
 def _sums(content: Mapping[str, Any], stages: Mapping[str, Artifact], check: Check) -> None:
