@@ -4,11 +4,14 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from jobs.fake_corpus import REF, write_corpus
+from jobs.fake_corpus import REF, TEXTS, id_of, write_corpus
 from shoal.core.files import home
 from shoal.jobs.audit import audit, render
+from shoal.jobs.audit_walk import drawn_by
 from shoal.jobs.corpora import find_corpus
 
 
@@ -98,13 +101,38 @@ def test_the_result_is_json_and_its_text_and_page_tell_the_same(corpus: Path, tm
 
 
 def test_samples_do_not_depend_on_the_order_of_rows(corpus: Path):
-    import pyarrow.parquet as pq
-
     before = audit("small")["removals"]
     path = find_corpus("small").folders["heldout"] / "heldout.parquet"
     rows = pq.read_table(path)
     pq.write_table(rows.take(list(reversed(range(len(rows))))), path)
     assert audit("small")["removals"] == before
+
+
+def test_of_what_stays_the_smallest_hash_of_each_source_is_shown(corpus: Path):
+    gone = {
+        "duplicates": ["copy.txt"], "near": ["contained.txt"], "heldout": ["held.txt"],
+        "contamination": ["dropped.txt"],
+    }  # fmt: skip
+    left = {source: dict(texts) for source, texts in TEXTS.items() if source != "gamma"}
+    shown = {one["stage"]: one["survivors"] for one in audit("small")["stages"]}
+    for stage, names in gone.items():
+        for texts in left.values():
+            for name in names:
+                texts.pop(name, None)
+        for row in shown[stage]:
+            if row["source"] in left:
+                ids = [id_of(text) for text in left[row["source"]].values()]
+                assert row["id"] == min(ids, key=lambda one: drawn_by(row["source"], one))
+
+
+def test_a_removal_of_a_document_that_never_came_so_far_is_named(corpus: Path):
+    path = find_corpus("small").folders["near"] / "near.parquet"
+    rows = pq.read_table(path).to_pylist()
+    ghost = {**rows[0], "id": "f" * 32, "source_id": "ghost.txt"}
+    pq.write_table(pa.Table.from_pylist([*rows, ghost]), path)
+    assert audit("small")["problems"] == [
+        "stage near names 2 documents that it took out, 1 of them came to it"
+    ]
 
 
 def test_a_corpus_is_found_by_name_reference_and_path(corpus: Path):
