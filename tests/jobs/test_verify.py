@@ -435,8 +435,8 @@ def _machine_edited(run: Path) -> None:
     edit_json(run / "run.json", lambda tree: tree["environment"].update(cores=9999))
 
 
-def _name_edited(run: Path) -> None:
-    edit_json(run / "run.json", lambda tree: tree.update(name="other", more=1))
+def _entry_added(run: Path) -> None:
+    edit_json(run / "run.json", lambda tree: tree.update(more=1))
 
 
 def _checkpoint_file_added(run: Path) -> None:
@@ -482,8 +482,7 @@ TAMPERED = [
     (_metrics_turned_around, "attempts | metrics.jsonl | step 6 of attempt 1 stands after 7"),
     (_numerics_edited, "settings | events.jsonl, the last `start` or `change` | SHA-256 of all"),
     (_machine_edited, "settings | run.json environment.cores | cores of the environment"),
-    (_name_edited, "settings | run.json | its name"),
-    (_name_edited, "settings | run.json | holds 'more', which no run has"),
+    (_entry_added, "settings | run.json | holds 'more', which no run has"),
     (_checkpoint_file_added, "checkpoint 8 | checkpoints/8/state/more | a file that its manifest"),
     (_checkpoint_tokens_edited, "checkpoint 8 | checkpoints/8 | tokens per step"),
     (_samples_edited, "samples | samples/12.json | SHA-256, as in the `evaluate` event"),
@@ -547,6 +546,13 @@ def _not_restored(folder: Path, config: Config, step: int, mesh: Any) -> Any:
 def test_a_sound_run_has_no_failure_without_the_leaves_either(run, monkeypatch):
     monkeypatch.setattr(recheck_state, "restored", _not_restored)
     assert failures(verify("tiny", steps=0)) == []
+
+
+def test_a_run_of_another_name_than_its_recipes_holds_as_does_one_that_was_moved(run, monkeypatch):
+    monkeypatch.setattr(recheck_state, "restored", _not_restored)
+    edit_json(run / "run.json", lambda tree: tree.update(name="by --run"))
+    run.rename(run.parent / "moved")
+    assert failures(verify("moved", steps=0)) == []
 
 
 def test_bytes_that_were_changed_with_their_hashes_are_caught_by_the_leaves(run):
