@@ -20,7 +20,14 @@ from shoal.jobs.runs import begin
 from shoal.jobs.settle import settle
 from shoal.jobs.verify import verify
 from shoal.scaling.forecast import forecast
-from shoal.scaling.ladder import LadderConfig, compute_flops, num_seeds, rung_config, rung_run
+from shoal.scaling.ladder import (
+    LadderConfig,
+    compute_flops,
+    health_of,
+    num_seeds,
+    rung_config,
+    rung_run,
+)
 from shoal.scaling.records import Ladder, Target
 from shoal.scaling.seal import make_seal, parse_seal, read_seal
 from shoal.train.config import Config
@@ -221,6 +228,20 @@ def _rung_metrics_edited(folder: Path) -> None:
     path.write_text(path.read_text().replace('"grad_norm": 1.0', '"grad_norm": 0.9', 1))
 
 
+def _rung_metrics_overridden(folder: Path) -> None:
+    """The ladder is read from the record after a line was appended to it: both agree."""
+    run = home() / "runs/tiny-ladder-d24-seed0"
+    last = len((run / "metrics.jsonl").read_text().splitlines())
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": last, "attempt": 2, "grad_norm": 9.0}) + "\n")
+    told = health_of(read_metrics(run), last)
+
+    def change(tree: dict[str, Any]) -> None:
+        tree["runs"][3]["health"] = told
+
+    edit(folder / "ladder.json", change)
+
+
 def _rung_swapped(folder: Path) -> None:
     runs = home() / "runs"
     shutil.rmtree(runs / "tiny-ladder-d8-seed1")
@@ -262,6 +283,7 @@ TAMPERED = [
         "rung {d16-seed0} | ladder.json, rung {d16-seed0}, sources/b/bpb at 100%",
     ),
     (_rung_metrics_edited, "rung {d24-seed0} | runs/{d24-seed0}/events.jsonl"),
+    (_rung_metrics_overridden, "rung {d24-seed0} | runs/{d24-seed0} | first step of attempt 2"),
     (_rung_swapped, "rung {d8-seed1} | runs/{d8-seed1} | fingerprint"),
     (_rung_swapped, "rung {d8-seed1} | runs/{d8-seed1} | seed | 0 | 1"),
     (_seal_event_removed, "the run began without a seal: the forecast is retroactive"),

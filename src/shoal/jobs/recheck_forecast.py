@@ -17,6 +17,7 @@ from shoal.jobs import stamps
 from shoal.jobs.evaluate import EVALS
 from shoal.jobs.findings import Check, Findings
 from shoal.jobs.forecast import FORECAST, LADDER
+from shoal.jobs.recheck_attempts import recheck_attempts
 from shoal.jobs.recheck_run import read_object, recheck_scores, stored_fingerprint
 from shoal.jobs.recheck_state import corpus_at, scored_of
 from shoal.jobs.runs import RUN, read_config
@@ -123,6 +124,7 @@ def _rung(run: RungRun, folder: Path, check: Check) -> None:
     check.equal("width", model.embed_dim, run.width)
     check.equal("seed", config.train.seed, run.seed)
     check.equal("tokens", config.train.tokens, run.tokens)
+    recheck_attempts(folder, config, check)
     counted = [float(numbers[f"flops{kind}_without_head"]) for kind in ("", "_published")]
     if run.flops not in counted:
         check.fails("FLOPs without the head", expected=counted[0], found=run.flops)
