@@ -44,7 +44,7 @@ def test_a_forecast_is_sealed_before_the_run_and_settled_after_and_verifies(tmp_
     assert settled["headline"]["central"] == said["central"]
     assert settled["miss"] == (not low <= settled["headline"]["seen"] <= high)
     (listed,) = run("forecast", "--list")["forecasts"]
-    assert listed["error"] == settled["headline"]["error"]
+    assert listed["outcome"]["error"] == settled["headline"]["error"]
     for what in ("tiny-target", "tiny-ladder"):
         done = shoal("verify", what, "--json", seen=seen)
         found = result_of(done)
