@@ -11,9 +11,10 @@ import pytest
 
 from scaling.ladders import made
 from shoal.core.files import home
-from shoal.jobs.forecast import FORECAST, SEAL, forecast_ladder, parse_asymptote, render
+from shoal.jobs.forecast import FORECAST, forecast_ladder, parse_asymptote, render
 from shoal.scaling.forecast import forecast, read_forecast
 from shoal.scaling.records import Ladder
+from shoal.scaling.seal import SEAL
 
 
 def written(ladder: Ladder) -> Path:

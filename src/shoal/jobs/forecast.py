@@ -10,8 +10,9 @@ from shoal.scaling.forecast import Forecast, forecast, read_forecast
 from shoal.scaling.interval import Asymptote
 from shoal.scaling.public import NAME, public_check, public_ladder, public_record
 from shoal.scaling.records import Ladder, read_ladder
+from shoal.scaling.seal import SEAL
 
-FORECASTS, LADDER, FORECAST, SEAL = "forecasts", "ladder.json", "forecast.json", "seal.json"
+FORECASTS, LADDER, FORECAST = "forecasts", "ladder.json", "forecast.json"
 
 
 def forecast_ladder(name: str, asymptote: str | None = None) -> dict[str, Any]:
