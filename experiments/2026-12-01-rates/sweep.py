@@ -3,8 +3,9 @@
     .venv/bin/python experiments/2026-12-01-rates/sweep.py [--widths 32 48 64] [--out FOLDER]
 
 Trains every rung of the CPU ladder with its rates times 0.5, 0.71, 1, 1.41, 2 (both rates alike, no
-cap), one seed; a stopped call goes on with the next. Prints the final score of each, and per width
-the vertex of the parabola through the best and its neighbors in the logarithm of the rate.
+cap), and on by the same factor while the best is the last; one seed. A stopped call goes on with
+the next. Prints the final score of each, and per width the vertex of the parabola through the best
+and its neighbors in the logarithm of the rate.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from shoal.recipes.cpu_ladder import cpu_ladder
 from shoal.scaling.ladder import rung_config
 from shoal.train.config import Config
 
-MULTIPLIERS = (0.5, 0.5**0.5, 1.0, 2**0.5, 2.0)
+MULTIPLIERS = tuple(2 ** (half / 2) for half in range(-2, 8))
+_FIRST = 5
 
 
 def scaled(config: Config, multiplier: float) -> Config:
@@ -61,7 +63,9 @@ def main() -> None:
     prepared = prepared_for(ladder.target, progress)
     for width in given.widths:
         points: list[tuple[float, float]] = []
-        for multiplier in MULTIPLIERS:
+        for number, multiplier in enumerate(MULTIPLIERS):
+            if number >= _FIRST and min(points, key=lambda one: one[1]) != points[-1]:
+                break
             path = given.out / f"d{width}-{multiplier:.3f}.json"
             if not path.is_file():
                 config = rung_config(ladder, width)

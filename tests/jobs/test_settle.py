@@ -143,21 +143,18 @@ def test_a_domain_named_afterwards_is_said_to_be(sealed, capsys):
 
 def test_premises_that_broke_on_the_way_are_printed(sealed):
     moved = {"path": "moe.transport", "before": "local", "after": "ragged", "kind": "numerics"}
-    run_of(
-        seal=sealed,
-        events=[
-            ("change", {"why": "faster", "differences": [moved]}),
-            ("resume", {"step": 7}),
-            ("nonfinite", {"step": 9, "loss": "nan", "in_a_row": 1}),
-        ],
-    )
+    folder = run_of(seal=sealed, upto=11, events=[("checkpoint", {"step": 500})])
+    with Record.open(folder) as record:
+        record.event("change", why="faster", differences=[moved])
+        record.event("resume", step=500)
+        record.event("nonfinite", step=509, loss="nan", in_a_row=1)
     found = settle("target")
     assert [(one["what"], one["step"]) for one in found["premises"]] == [
-        ("transport", 7),
-        ("steps not applied", 9),
+        ("transport", 500),
+        ("steps not applied", 509),
     ]
     text = render(found)
-    assert "transport at step 7: moe.transport was 'local', is 'ragged' (faster)" in text
+    assert "transport at step 500: moe.transport was 'local', is 'ragged' (faster)" in text
     assert "no broken premise" not in text
 
 
@@ -320,15 +317,23 @@ def test_an_evaluation_that_the_record_does_not_have_settles_nothing(sealed):
     folder = run_of(seal=sealed)
     path = folder / f"evals/{STEPS}.json"
     content = json.loads(path.read_text())
-    kept = json.dumps(content)
-    content["sets"]["sources"]["macro"]["bpb"] -= 0.01
+    one = content["sets"]["sources"]["domains"]["fine"]
+    one["kind"] = "prose"
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=f"{STEPS}.json is not what the record of run target"):
+    with pytest.raises(ValueError, match=rf"{STEPS}.json\]: SHA-256, as in the `evaluate` event"):
         settle("target")
-    content = json.loads(kept)
-    content["sets"]["sources"]["domains"]["fine"]["bpb"] -= 0.01
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"sources/macro/bpb is .* and the mean of its domains"):
+    path.unlink()
+    with pytest.raises(ValueError, match=f"the scores of step {STEPS}, .* are missing; nothing"):
+        settle("target")
+
+
+def test_a_line_of_an_attempt_that_no_event_tells_of_settles_nothing(sealed):
+    folder = run_of(seal=sealed, upto=11)
+    with Record.open(folder) as record:
+        record.event("checkpoint", step=100)
+    with Record.open(folder, attempt=5) as record:
+        record.metric(500, {"loss": 0.1})
+    with pytest.raises(ValueError, match=r"of attempt 5, and no event says .*nothing is settled"):
         settle("target")
 
 

@@ -3,6 +3,7 @@
 import shutil
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,30 @@ def test_a_finished_run_says_that_it_is(copied, capsys):
     assert "finished before at step 12, reused" in said.err
     assert '"reused": true' in said.out
     assert written(run) == before
+
+
+def test_the_page_is_written_anew_after_each_evaluation_and_is_not_worth_the_run(
+    copied, capsys, monkeypatch
+):
+    copied()
+    seen = []
+
+    def pages(folder):
+        seen.append(folder.name)
+        raise ValueError("no page today")
+
+    def steps(*given, every, **_):
+        for _ in range(2):
+            every[6](given[2])
+        return SimpleNamespace(num_steps=12, first_loss_s=1.0, seconds=1.0, tokens_per_s=1.0)
+
+    monkeypatch.setattr("shoal.jobs.train.evaluator", lambda *_: lambda _: seen.append("scored"))
+    monkeypatch.setattr("shoal.jobs.report.write_pages", pages)
+    monkeypatch.setattr(loop, "train", steps)
+    words = ("--run", "second", "--set", "train.seed=1", "--set", "eval.every_steps=6")
+    assert main(["train", RECIPE, *words]) == 0
+    assert seen == ["scored", "second", "scored", "second"]
+    assert "the report of this run was not written: no page today" in capsys.readouterr().err
 
 
 def test_another_name_is_another_run(copied, capsys, monkeypatch):

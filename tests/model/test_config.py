@@ -43,6 +43,7 @@ def test_every_constant_is_the_recipes():
     assert {name: getattr(config, name) for name in constants} == constants
     assert config.stored_global == 1
     assert not config.router_round_bf16
+    assert not config.rotary_global
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,7 @@ def test_every_fourth_layer_and_the_last_are_global(num_layers, global_layers):
         ({"num_layers": 0}, "num_layers=0"),
         ({"kv_heads_local": 3}, r"kv_heads_local=3.*\[1, 2, 4\]"),
         ({"kv_heads_stored_global": 1, "kv_heads_global": 2}, "kv_heads_stored_global=1"),
+        ({"latent_dim": 0}, "latent_dim=0.*none"),
         ({"top_k": 8}, "top_k=8.*num_experts=8"),
         ({"rotary_dim": 7}, "rotary_dim=7"),
         ({"rotary_dim": 256}, "rotary_dim=256.*head_dim=128"),

@@ -61,8 +61,8 @@ def tensors_by_hand(m: ModelConfig) -> int:
         attention = 2 * m.embed_dim * query + 2 * m.embed_dim * kv
         attention += m.conv_taps * kv + m.embed_dim * m.num_heads
         router = m.embed_dim * m.num_experts + m.num_experts
-        latent = 2 * m.embed_dim * m.latent_dim + m.latent_dim
-        experts = 3 * m.num_experts * m.latent_dim * m.expert_dim
+        latent = (2 * m.embed_dim + 1) * (m.latent_dim or 0)
+        experts = 3 * m.num_experts * (m.latent_dim or m.embed_dim) * m.expert_dim
         shared = 3 * m.num_shared * m.embed_dim * m.shared_dim
         total += attention + router + latent + experts + shared
         total += 2 * gated_norm + 2 * m.conv_taps * m.embed_dim
@@ -79,9 +79,9 @@ def flops_by_hand(m: ModelConfig, context: int) -> int:
         multiply_adds += 2 * m.embed_dim * m.num_heads * m.head_dim
         multiply_adds += 2 * m.embed_dim * kv_heads * m.head_dim
         multiply_adds += 2 * span * m.num_heads * m.head_dim
-        multiply_adds += m.embed_dim * m.num_experts + 2 * m.embed_dim * m.latent_dim
+        multiply_adds += m.embed_dim * m.num_experts + 2 * m.embed_dim * (m.latent_dim or 0)
         multiply_adds += 3 * m.num_shared * m.embed_dim * m.shared_dim
-        multiply_adds += 3 * m.top_k * m.latent_dim * m.expert_dim
+        multiply_adds += 3 * m.top_k * (m.latent_dim or m.embed_dim) * m.expert_dim
         softmax += 3 * span * m.num_heads
     return 3 * (2 * multiply_adds + softmax)
 
@@ -100,6 +100,13 @@ def test_declared_weights_add_up_to_the_formula(stored):
     model = dataclasses.replace(ODD, kv_heads_stored_global=stored)
     by_hand = dataclasses.replace(ODD, kv_heads_stored_global=stored or ODD.kv_heads_global)
     assert count.num_tensors(model) == tensors_by_hand(by_hand)
+
+
+def test_experts_without_a_latent_count_at_full_width_and_without_projections():
+    model = dataclasses.replace(ODD, latent_dim=None)
+    assert count.num_tensors(model) == tensors_by_hand(model)
+    assert count.flops_per_token(model, 7) == flops_by_hand(model, 7)
+    assert count.num_active(ODD) != count.num_active(model)
 
 
 @pytest.mark.parametrize("name", RUNGS)

@@ -31,6 +31,10 @@ SHAPE = Shape(stored_global_kv_heads=2, z_loss=0.1)
 SAME_MODEL = 2e-5
 
 
+# Every layer global and rotated, experts at the full width without shared ones.
+PLAIN_SHAPE = Shape(num_layers=2, latent=None, num_shared=0, global_every=1, rotary_global=True)
+
+
 @cache
 def params_of(num_layers: int = SHAPE.num_layers):
     return random_params(replace(SHAPE, num_layers=num_layers), 11)
@@ -229,6 +233,34 @@ def test_a_model_whose_only_layer_is_global_equals_the_oracle():
     run = quick_jit(lambda p, t, s: logits(p, forward(p, t, s, config, context=LENGTH)[0]))
     found = run(lm_of(params, config), jnp.asarray(arrays()[0]), jnp.asarray(SEGMENTS))
     assert_near(found, oracle.lm(params, arrays()[0], SEGMENTS, shape)[0], FLOAT32)
+
+
+def test_a_model_without_windows_latent_and_shared_experts_equals_the_oracle():
+    """Its logits, and every gradient against finite differences."""
+    params, config = random_params(PLAIN_SHAPE, 15), model_config(PLAIN_SHAPE, LENGTH)
+    tokens, targets, weights = arrays()
+    run = quick_jit(lambda p, t, s: logits(p, forward(p, t, s, config, context=LENGTH)[0]))
+    found = run(lm_of(params, config), jnp.asarray(tokens), jnp.asarray(SEGMENTS))
+    assert_near(found, oracle.lm(params, tokens, SEGMENTS, PLAIN_SHAPE)[0], FLOAT32)
+    with jax.enable_x64(True):
+        graded = quick_jit(partial(accumulate, config=config, context=LENGTH, parts=1))
+        gradients, _, _ = graded(lm_of(params, config, jnp.float64), batch_of(jnp.float64))
+        gradients = named_leaves(gradients, config)
+    assert not [name for name in gradients if "latent" in name]
+
+    def scalar(tree):
+        return oracle.loss(tree, tokens, targets, SEGMENTS, PLAIN_SHAPE, weights).total
+
+    rng = np.random.default_rng(16)
+    for name, gradient in gradients.items():
+        if name.endswith("router_bias") or not gradient.size:
+            continue
+        for path, row in oracle_paths(name, config):
+            direction = rng.normal(size=leaf(params, path).shape)
+            expected = leaf_difference(scalar, params, path, direction)
+            size = np.linalg.norm(gradient[row])
+            assert size > 0, path
+            assert abs(np.sum(gradient[row] * direction) - expected) <= 1e-5 * size, path
 
 
 def test_bfloat16_compute_stays_near_float32_with_float32_gradients():

@@ -180,6 +180,54 @@ def test_experts_change_size_inside_a_shared_sphere_alone():
         assert np.allclose(*sizes, rtol=1e-4) == constant
 
 
+def test_adamw_takes_matrices_and_head_with_a_decay_and_leaves_the_rest_as_it_was():
+    config = OptimizerConfig(matrices="adamw", weight_decay=0.3, warmup_fraction=0.0)
+    described, weights = describe_lm(MODEL), random_params(SHAPE, 1)
+    optimizer, drawn = build(described, config, PEAK), gradients()
+    params = jax.tree.map(
+        lambda s: jnp.asarray(stacked(weights, s.name, MODEL), jnp.float32), described
+    )
+
+    @quick_jit
+    def step(params, state, at):
+        rates = step_rates(at, config, PEAK, NUM_STEPS)
+        slopes = jax.tree.map(lambda s: jnp.asarray(drawn[s.name], jnp.float32)[at], described)
+        updates, state = optimizer.update(slopes, state, params, rates=rates)
+        return optax.apply_updates(params, updates), state
+
+    found, state = params, optimizer.init(params)
+    for count in range(10):
+        found, state = step(found, state, jnp.asarray(count))
+    for spec, leaf in zip(jax.tree.leaves(described), jax.tree.leaves(found), strict=True):
+        first = weight = stacked(weights, spec.name, MODEL).astype(np.float32).astype(np.float64)
+        moments = oracle.Moments.zeros_like(weight)
+        for count in range(10):
+            share = oracle.schedule(count, NUM_STEPS, warmup=0.0)
+            if spec.group == "balance":
+                break
+            rate, decay = share * PEAK.muon_lr, 0.3
+            if spec.group == "adam":
+                rate = share * PEAK.adam_lr
+                decay = oracle.decay_coefficient(count, NUM_STEPS) if spec.decay else 0.0
+            weight, moments = oracle.adam(
+                weight, drawn[spec.name][count], moments, rate, PEAK.beta2, PEAK.eps, decay
+            )
+        assert_near(np.asarray(leaf) - first, weight - first, 2e-4, spec.name)
+
+
+def test_a_weight_decay_on_spheres_is_refused():
+    with pytest.raises(ValueError, match=r"weight_decay=0\.1.*matrices=adamw"):
+        OptimizerConfig(weight_decay=0.1)
+
+
+def test_adamws_matrices_take_the_adam_rate_unless_they_are_given_one():
+    size = {"num_steps": 100, "tokens_per_step": 1024, "embed_dim": 64}
+    plain = law.rates(OptimizerConfig(matrices="adamw"), **size)
+    assert plain.muon_lr == plain.adam_lr == law.rates(OptimizerConfig(), **size).adam_lr
+    given = law.rates(OptimizerConfig(matrices="adamw", muon_lr=0.01), **size)
+    assert (given.muon_lr, given.adam_lr) == (0.01, plain.adam_lr)
+
+
 @pytest.mark.parametrize("step", [0, 1, 38, 39, 40, 100, 3_999, 4_000, 4_321])
 def test_the_steps_rates_are_the_laws(step):
     config, num_steps = OptimizerConfig(decay_from_step=100), 4_000

@@ -55,7 +55,7 @@ def attention(a: Array, params: Tree, segments: Ints, shape: Shape, *, is_global
     v = (a @ params["w_v"]).reshape(length, -1, shape.head_dim)[:, :num_kv]
     q = rms_norm(q, 1.0, QK_NORM_EPS)
     k = rms_norm(k, 1.0, QK_NORM_EPS)
-    if not is_global:
+    if not is_global or shape.rotary_global:
         for t in range(length):
             for h in range(shape.num_heads):
                 q[t, h] = rotate_half_of_dims(q[t, h], t, shape.rope_theta)

@@ -45,6 +45,8 @@ def model_config(shape: Shape, context: int, **changes: Any) -> ModelConfig:
         "gate_rank": shape.gate_rank,
         "conv_taps": shape.conv_taps,
         "window": shape.window,
+        "global_every": shape.global_every,
+        "rotary_global": shape.rotary_global,
         "rotary_dim": shape.head_dim // 2,
         "rope_theta": shape.rope_theta,
         "qk_scale": shape.qk_scale,

@@ -52,7 +52,7 @@ def lm(params: Tree, tokens: Ints, segments: Ints, shape: Shape) -> tuple[Array,
     x = gated_norm(params["embed"][tokens], params["embed_norm"], shape.norm_eps)
     routes = []
     for index, layer in enumerate(params["layers"]):
-        kind = is_global(index, len(params["layers"]))
+        kind = is_global(index, len(params["layers"]), shape.global_every)
         x, taken = block(x, layer, segments, shape, is_global=kind)
         routes.append(join_routes(taken))
     return gated_norm(x, params["final_norm"], shape.norm_eps) @ params["head"], routes

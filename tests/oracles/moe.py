@@ -125,8 +125,12 @@ def grouped_swiglu(rows: Array, group_sizes: Ints, params: Tree) -> Array:
 def moe(m: Array, params: Tree, shape: Shape) -> tuple[Array, Route]:
     """m [T, D] (already normed) -> routed plus shared [T, D]; router and shared read full width."""
     taken = route(m @ params["router"], params["router_bias"], shape.top_k, shape.weight_sum)
-    z = rms_norm(m @ params["latent_down"], params["latent_norm"], shape.norm_eps)
-    out = routed(z, taken.experts, taken.weights, params["experts"]) @ params["latent_up"]
+    z = m
+    if shape.latent:
+        z = rms_norm(m @ params["latent_down"], params["latent_norm"], shape.norm_eps)
+    out = routed(z, taken.experts, taken.weights, params["experts"])
+    if shape.latent:
+        out = out @ params["latent_up"]
     shared = params["shared"]
     for i in range(shape.num_shared):
         out = out + swiglu(m, shared["gate"][i], shared["up"][i], shared["down"][i])

@@ -28,12 +28,15 @@ class Shape:
     window: int = 5
     num_experts: int = 6
     top_k: int = 2
-    latent: int = 10
+    latent: int | None = 10
+    """None: experts read the full width."""
     ffn: int = 7
     num_shared: int = 2
     shared_ffn: int = 9
     gate_rank: int = 5
     conv_taps: int = 4
+    global_every: int = 4
+    rotary_global: bool = False
     rope_theta: float = 10_000.0
     qk_scale: float = 1.3
     norm_eps: float = 1e-5
@@ -41,9 +44,9 @@ class Shape:
     z_loss: float = 1e-4
 
 
-def is_global(layer: int, num_layers: int) -> bool:
+def is_global(layer: int, num_layers: int, every: int = 4) -> bool:
     """Every fourth layer, and always the last."""
-    return layer % 4 == 3 or layer == num_layers - 1
+    return layer % every == every - 1 or layer == num_layers - 1
 
 
 def random_params(shape: Shape, seed: int) -> Tree:
@@ -68,13 +71,20 @@ def random_params(shape: Shape, seed: int) -> Tree:
         taps[0] += 1.0
         return taps
 
+    def latent(dim: int) -> Tree:
+        return {
+            "latent_down": matrix(shape.width, dim),
+            "latent_norm": gain(dim),
+            "latent_up": matrix(dim, shape.width),
+        }
+
     def layer(index: int) -> Tree:
-        last = is_global(index, shape.num_layers)
+        last = is_global(index, shape.num_layers, shape.global_every)
         stored = shape.stored_global_kv_heads if last else shape.local_kv_heads
         kv_width = stored * shape.head_dim
         q_width = shape.num_heads * shape.head_dim
         bias = 0.3 * rng.normal(size=shape.num_experts)
-        experts = (shape.num_experts, shape.latent, shape.ffn)
+        experts = (shape.num_experts, shape.latent or shape.width, shape.ffn)
         shared = (shape.num_shared, shape.width, shape.shared_ffn)
         return {
             "attn_norm": gated_norm(),
@@ -91,9 +101,7 @@ def random_params(shape: Shape, seed: int) -> Tree:
             "moe": {
                 "router": matrix(shape.width, shape.num_experts),
                 "router_bias": bias - bias.mean(),
-                "latent_down": matrix(shape.width, shape.latent),
-                "latent_norm": gain(shape.latent),
-                "latent_up": matrix(shape.latent, shape.width),
+                **(latent(shape.latent) if shape.latent else {}),
                 "experts": {
                     "gate": matrix(*experts),
                     "up": matrix(*experts),

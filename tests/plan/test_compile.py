@@ -66,13 +66,17 @@ def test_a_product_in_a_loop_of_unknown_length_is_refused():
         _flops(endless, (3, 3))
 
 
+PLAIN = ["model.rotary_global=true", "optimizer.matrices=adamw", "optimizer.weight_decay=0.1"]
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         ["moe.transport=ragged", "mesh.expert=4", "model.remat=true"],
         ["moe.transport=pooled", "mesh.replica=2", "mesh.expert=2", "train.accumulation=2"],
+        ["moe.transport=pooled", "mesh.expert=4", "model.latent_dim=none", *PLAIN],
     ],
-    ids=["ragged", "pooled"],
+    ids=["ragged", "pooled", "plain"],
 )
 def test_the_compiled_step_takes_and_computes_what_the_plan_says(settings):
     found = plan("quickstart", [*SMALL, *settings], chips=8, chip="h100", compile=True)

@@ -70,9 +70,9 @@ def part(*, layer: str | None = None, **sizes: str) -> Any:
 
 
 def describe[M: eqx.Module](
-    module: type[M], sizes: Mapping[str, int], *, shared_sphere: bool = False
+    module: type[M], sizes: Mapping[str, int | None], *, shared_sphere: bool = False
 ) -> M:
-    """Return the module with a WeightSpec at every leaf.
+    """Return the module with a WeightSpec at every leaf; a weight on an axis of no size has None.
 
     Args:
         sizes: size name -> number; an axis without a renamed size uses its own name.
@@ -83,7 +83,7 @@ def describe[M: eqx.Module](
 
 def _describe(
     module: type[Any],
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int | None],
     renamed: Mapping[str, str],
     leading: tuple[str, ...],
     prefix: str,
@@ -107,11 +107,15 @@ def _describe(
         assert _WEIGHT in field.metadata, f"{module.__name__}.{field.name} is not declared"
         declared = field.metadata[_WEIGHT]
         axes = (*leading, *declared["axes"])
+        shape = tuple(sizes[renamed.get(axis, axis)] for axis in axes)
+        if None in shape:
+            built[field.name] = None
+            continue
         rank = 3 if shared_sphere and "expert" in axes[:-2] else min(2, len(declared["axes"]))
         built[field.name] = WeightSpec(
             name=name,
             axes=axes,
-            shape=tuple(sizes[renamed.get(axis, axis)] for axis in axes),
+            shape=tuple(size for size in shape if size is not None),
             init=declared["init"],
             group=declared["group"],
             norm_axes=tuple(range(-rank, 0)),

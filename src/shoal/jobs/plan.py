@@ -133,7 +133,7 @@ def workload_of(config: Config) -> Workload:
         batch_sequences=config.train.batch_sequences,
         sequence_tokens=config.train.sequence_tokens,
         num_steps=config.train.num_steps,
-        leaves=leaves_of(config.model),
+        leaves=leaves_of(config.model, config.optimizer),
     )
 
 

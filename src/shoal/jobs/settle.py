@@ -5,7 +5,6 @@ changed on the way. A forecast whose seal is not the first event of the run is r
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,9 +13,12 @@ from typing import Any
 
 from shoal.core.config import fingerprint
 from shoal.core.files import home, write_atomic
-from shoal.core.record import read_events, verify_chain, verify_link
+from shoal.core.record import METRICS, read_events, verify_chain, verify_link
 from shoal.jobs.evaluate import EVALS
+from shoal.jobs.findings import FAILS, Findings, spelled
 from shoal.jobs.forecast import FORECAST, FORECASTS, LADDER
+from shoal.jobs.recheck_attempts import recheck_attempts
+from shoal.jobs.recheck_run import recheck_evaluations
 from shoal.jobs.runs import find_run, read_config
 from shoal.jobs.sealed import contamination_of, find_forecast, forecast_folders
 from shoal.scaling.forecast import Forecast, read_forecast
@@ -28,7 +30,6 @@ from shoal.train.config import Config
 
 SETTLEMENT = "settlement.json"
 _CHECKPOINTS = "checkpoints/*/manifest.json"
-_MEAN = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ def settle(
     config, events = read_config(folder), _sound_events(folder)
     claim = _claim(folder, events, forecast, fingerprint(config))
     _check_run(folder, events, config, claim.forecast)
-    evals = _sound_evals(folder, events)
+    evals = _sound_evals(folder, config)
     seen = series_of(evals, config.train.num_steps)
     found = outcome(claim.forecast, seen)
     ended = any(e["kind"] == "finish" and e["step"] == config.train.num_steps for e in events)
@@ -127,29 +128,17 @@ def _sound_events(folder: Path) -> list[dict[str, Any]]:
     return read_events(folder)
 
 
-def _sound_evals(folder: Path, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluations, once they agree with the record and with themselves."""
-    recorded = {event["step"]: event["macro"] for event in events if event["kind"] == "evaluate"}
-    found: list[dict[str, Any]] = []
-    for path in sorted((folder / EVALS).glob("*.json"), key=lambda path: int(path.stem)):
-        content = read_json(path)
-        macros = {name: one["macro"] for name, one in content["sets"].items()}
-        if recorded.get(content["step"]) != macros:
-            raise ValueError(
-                f"{path} is not what the record of run {folder.name} says of that evaluation;"
-                " nothing is settled"
-            )
-        for name, one in content["sets"].items():
-            for measure in ("loss", "bpb"):
-                values = [scores[measure] for scores in one["domains"].values()]
-                mean = sum(values) / len(values)
-                if not math.isclose(mean, one["macro"][measure], rel_tol=_MEAN):
-                    raise ValueError(
-                        f"{path}: {name}/macro/{measure} is {one['macro'][measure]}, and the mean"
-                        f" of its domains {mean}; nothing is settled"
-                    )
-        found.append(content)
-    return found
+def _sound_evals(folder: Path, config: Config) -> list[dict[str, Any]]:
+    """The evaluations, once they and the attempts that they are of are what the record says."""
+    findings = Findings()
+    recheck_evaluations(folder, config, findings)
+    with findings.check("attempts", METRICS) as check:
+        recheck_attempts(folder, config, check)
+    for line in findings.lines:
+        if line["state"] == FAILS:
+            raise ValueError(f"run {folder.name}: {spelled(line)}; nothing is settled")
+    paths = sorted((folder / EVALS).glob("*.json"), key=lambda path: int(path.stem))
+    return [read_json(path) for path in paths]
 
 
 def _claim(folder: Path, events: Sequence[Mapping[str, Any]], name: str | None, own: str) -> Claim:

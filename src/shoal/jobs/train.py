@@ -1,7 +1,7 @@
 """Job `train`: corpus, order, state, loop and record brought together; new or resumed."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,30 @@ def train(
     folder = run_folder(run or config.name)
     try:
         done = train_config(
-            config, folder, prepared, progress, change=change, processes=processes, seal=seal
+            config,
+            folder,
+            prepared,
+            progress,
+            change=change,
+            processes=processes,
+            seal=seal,
+            scored=lambda: _written_anew(folder, progress),
         )
     except KeyboardInterrupt:
         processes.barrier("stopped", _PATIENCE_S)  # the leader has more to do before it ends
         raise
     processes.barrier("end", _PATIENCE_S)
     return done if processes.leader else {}
+
+
+def _written_anew(folder: Path, progress: Progress) -> None:
+    """Write the pages of a run and of its forecast; a page is not worth a run."""
+    from shoal.jobs.report import write_pages
+
+    try:
+        write_pages(folder)
+    except (ValueError, OSError) as error:
+        progress.note(f"warning: the report of this run was not written: {error}")
 
 
 def _prepared(config: Config, processes: Processes, progress: Progress) -> Prepared:
@@ -136,6 +153,7 @@ def train_config(
     change: str | None = None,
     processes: Processes | None = None,
     seal: Seal | None = None,
+    scored: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train a config in a run folder; says what happened, and whether it was done already.
 
@@ -144,6 +162,7 @@ def train_config(
     Args:
         processes: of this run, all of which call this; None is this one alone.
         seal: of this run's forecast (`runs.begin`).
+        scored: called after each evaluation on the way, where nothing waits for this process.
     """
     together = Processes(0, 1, "one process") if processes is None else processes
     devices = devices_of(config)
@@ -162,7 +181,10 @@ def train_config(
         record = opened[0] if opened else Spectator(folder)
         for line in devices.lines:
             progress.note(line)
-        return _run(config, folder, store, order, prepared, record, progress, devices, together)
+        told = scored if together.count == 1 else lambda: None
+        return _run(
+            config, folder, store, order, prepared, record, progress, devices, together, told
+        )
 
 
 def _not_shared(folder: Path, written: str, within_s: float = 60.0) -> str | None:
@@ -188,6 +210,7 @@ def _run(
     progress: Progress,
     devices: Devices,
     together: Processes,
+    scored: Callable[[], None],
 ) -> dict[str, Any]:
     from shoal.train import loop
     from shoal.train.state import global_batch, shardings
@@ -206,6 +229,11 @@ def _run(
     evaluate = evaluator(config, folder, prepared, record, progress, mesh, together)
     if done is not None and together.from_leader(lambda: _lacks_scores(config, folder, done)):
         evaluate(state)
+
+    def score(state: Any) -> None:
+        evaluate(state)
+        scored()
+
     num_rows, length = config.train.batch_sequences, config.train.sequence_tokens
     outcome = loop.train(
         config,
@@ -218,7 +246,7 @@ def _run(
         record=record,
         progress=progress,
         facts={"fingerprint": fingerprint(config), "tokens_per_step": config.train.tokens_per_step},
-        every={config.eval.every_steps: evaluate},
+        every={config.eval.every_steps: score},
         places=shardings(config, peak, mesh),
         together=together,
     )

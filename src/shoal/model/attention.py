@@ -54,7 +54,8 @@ def attention(
     Args:
         x: the normed block input; the head gate reads it too.
         same: `layers.same_segment` of the segments.
-        kind: `local` (window, half rotary) or `global` (whole segment, no positions).
+        kind: `local` (window, half rotary) or `global` (whole segment, no positions unless the
+            config rotates them too).
         context: the training context that sets the query scale, not the length of `x`.
     """
     batch, length, _ = x.shape
@@ -67,7 +68,7 @@ def attention(
     k = k.reshape(batch, length, kv_heads, head_dim)
     v = matmul(x, p.w_v[:, :used]).reshape(batch, length, kv_heads, head_dim)
     q, k = unit_rms(q, config.qk_norm_eps), unit_rms(k, config.qk_norm_eps)
-    if kind == "local":
+    if kind == "local" or config.rotary_global:
         q = rotate(q, config.rotary_dim, config.rope_theta)
         k = rotate(k, config.rotary_dim, config.rope_theta)
     q = q * jnp.asarray(config.query_scale(context) / math.sqrt(head_dim), q.dtype)

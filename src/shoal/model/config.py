@@ -28,7 +28,8 @@ class ModelConfig:
     num_experts: int = identity()
     top_k: int = identity()
     expert_dim: int = identity()
-    latent_dim: int = identity()
+    # What routed experts read and write; None: the full width, without projections.
+    latent_dim: int | None = identity()
     num_shared: int = identity(2)
     shared_dim: int = identity()
     gate_rank: int = identity(128)
@@ -36,6 +37,8 @@ class ModelConfig:
     window: int = identity(2048)
     global_every: int = identity(4)
     rotary_dim: int = identity(64)
+    # Global layers have no positions as published; True rotates them as local ones.
+    rotary_global: bool = identity(False)
     rope_theta: float = identity(10_000.0)
     qk_scale: float = identity(1.3)
     qk_scale_log: float = identity(0.1)
@@ -63,12 +66,17 @@ class ModelConfig:
     def __post_init__(self) -> None:
         positive = (
             "vocab_size num_layers embed_dim num_heads head_dim kv_heads_local kv_heads_global "
-            "num_experts top_k expert_dim latent_dim gate_rank conv_taps window global_every "
+            "num_experts top_k expert_dim gate_rank conv_taps window global_every "
             "base_context balance_bins block_rows attention_chunk loss_block_vocab"
         )
         for name in positive.split():
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if self.latent_dim is not None and self.latent_dim < 1:
+            raise ValueError(
+                f"model.latent_dim={self.latent_dim} must be at least 1, or none for experts that"
+                " read the full width"
+            )
         for name in ("kv_heads_local", "kv_heads_global"):
             if self.num_heads % getattr(self, name):
                 raise ValueError(
@@ -114,8 +122,13 @@ class ModelConfig:
         return self.kv_heads_stored_global or self.kv_heads_global
 
     @property
-    def axis_sizes(self) -> dict[str, int]:
-        """The size of every logical weight axis."""
+    def routed_dim(self) -> int:
+        """The width of the rows that travel to experts: L, or D without a latent."""
+        return self.latent_dim or self.embed_dim
+
+    @property
+    def axis_sizes(self) -> dict[str, int | None]:
+        """The size of every logical weight axis; weights on one of None do not exist."""
         kinds = self.layer_kinds
         return {
             "vocab": self.vocab_size,
@@ -130,6 +143,7 @@ class ModelConfig:
             "tap": self.conv_taps,
             "expert": self.num_experts,
             "latent": self.latent_dim,
+            "routed": self.routed_dim,
             "expert_ffn": self.expert_dim,
             "shared": self.num_shared,
             "shared_ffn": self.shared_dim,

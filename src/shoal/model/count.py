@@ -26,13 +26,13 @@ def _attention_matrices(config: ModelConfig, kv_heads: int) -> int:
 
 
 def _expert_matrices(config: ModelConfig) -> int:
-    return 3 * config.latent_dim * config.expert_dim
+    return 3 * config.routed_dim * config.expert_dim
 
 
 def _dense_matrices(config: ModelConfig) -> int:
     """Router, latent down and up, shared experts: used by every token of a layer."""
     shared = 3 * config.num_shared * config.shared_dim
-    return config.embed_dim * (config.num_experts + 2 * config.latent_dim + shared)
+    return config.embed_dim * (config.num_experts + 2 * (config.latent_dim or 0) + shared)
 
 
 def _matrices(config: ModelConfig, num_experts: int) -> int:

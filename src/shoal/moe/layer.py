@@ -2,7 +2,8 @@
 
     z = RMSNorm(x W_down);  y = (sum_k w_k expert_k(z)) W_up + sum_s shared_s(x)
 
-The norm stands after the down-projection and before dispatch (arXiv 2601.18089).
+The norm stands after the down-projection and before dispatch (arXiv 2601.18089). Without a latent
+the three weights of the projections are None and experts read x itself.
 """
 
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class MoE(eqx.Module):
     latent_down: Weight = weight("embed", "latent")
     latent_norm: Weight = weight("latent", init="ones", group="adam")
     latent_up: Weight = weight("latent", "embed")
-    experts: ExpertWeights = part()
+    experts: ExpertWeights = part(latent="routed")
     shared: SharedWeights = part()
 
 
@@ -103,7 +104,9 @@ def moe_layer(
         grid: see `route.count_margins`.
     """
     logits = router_logits(x, p.router, round_bf16=how.round_router_bf16)
-    z = rms_norm(matmul(x, p.latent_down), p.latent_norm, how.norm_eps)
+    z = x
+    if p.latent_down is not None:
+        z = rms_norm(matmul(x, p.latent_down), p.latent_norm, how.norm_eps)
 
     def routed(*given: Array) -> tuple[Array, RoutingStats]:
         logits, z, real, grid, bias, *bank = given
@@ -118,7 +121,9 @@ def moe_layer(
     across = on_each_device(routed, how.mesh, takes, gives)
     bank = (p.experts.gate, p.experts.up, p.experts.down)
     y, stats = across(logits, z, real, grid, p.router_bias, *bank)
-    return matmul(y, p.latent_up) + shared_experts(p.shared, x), stats
+    if p.latent_up is not None:
+        y = matmul(y, p.latent_up)
+    return y + shared_experts(p.shared, x), stats
 
 
 def _routed(

@@ -3,6 +3,8 @@
 muonh  matrices: orthogonalized Nesterov momentum, hyperball step
 adamh  the output head: Adam's direction, hyperball step, at the matrices' rate
 adam   embedding, router, head gate, norm gains, convolutions: Adam, with decay where declared
+
+With `optimizer.matrices=adamw` the first two groups are AdamW: the plain alternative.
 """
 
 from collections.abc import Callable
@@ -54,23 +56,23 @@ def build(
         settle: puts a tree like the model back to where its weights rest.
     """
     specs: list[Declared] = jax.tree.leaves(described)
+    adam = _loosely_typed(optax.scale_by_adam(b1=config.adam_beta1, b2=peak.beta2, eps=peak.eps))
     is_bank = [
         keep_banks_apart and "expert" in spec.axes[:-2] for spec in specs if spec.group == "muonh"
     ]
     muonh = muon_direction(
         config.momentum, jnp.dtype(config.newton_schulz_dtype), is_bank=is_bank, spread=spread
     )
-    adam = _loosely_typed(optax.scale_by_adam(b1=config.adam_beta1, b2=peak.beta2, eps=peak.eps))
     directions = optax.partition(
         {
-            "muonh": muonh,
+            "muonh": muonh if config.matrices == "muonh" else adam,
             "adamh": adam,
             "adam": adam,
             "balance": optax.set_to_zero(),
         },
         jax.tree.map(lambda spec: spec.group, described),
     )
-    return optax.chain(directions, _apply_rates(described, settle))
+    return optax.chain(directions, _apply_rates(described, config, settle))
 
 
 def _loosely_typed(transform: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -103,7 +105,7 @@ def step_rates(
 
 
 def _apply_rates(
-    described: Any, settle: Callable[[Any], Any]
+    described: Any, config: OptimizerConfig, settle: Callable[[Any], Any]
 ) -> optax.GradientTransformationExtraArgs:
     def init(params: Any) -> optax.OptState:
         del params
@@ -121,6 +123,8 @@ def _apply_rates(
             if spec.group == "balance":
                 return u
             if spec.group in ("muonh", "adamh"):
+                if config.matrices == "adamw":
+                    return -rates[spec.group] * (u + config.weight_decay * w)
                 return hyperball_step(w, u, rates[spec.group], spec.norm_axes) - w
             pull = u + rates["decay"] * w if spec.decay else u
             return -rates["adam"] * pull

@@ -68,9 +68,11 @@ def rates(
     """Fill what the config leaves open; a number that it states is taken as it is."""
     tokens = num_steps * tokens_per_step
     size = {"tokens": tokens, "embed_dim": embed_dim, "tokens_per_step": tokens_per_step}
+    adam = adam_lr(**size) if config.adam_lr is None else config.adam_lr
+    matrices = muon_lr(**size) if config.matrices == "muonh" else adam
     return Rates(
-        muon_lr=muon_lr(**size) if config.muon_lr is None else config.muon_lr,
-        adam_lr=adam_lr(**size) if config.adam_lr is None else config.adam_lr,
+        muon_lr=matrices if config.muon_lr is None else config.muon_lr,
+        adam_lr=adam,
         beta2=beta2(tokens_per_step) if config.adam_beta2 is None else config.adam_beta2,
         eps=epsilon(num_steps) if config.adam_eps is None else config.adam_eps,
     )

@@ -35,7 +35,7 @@ def forward_per_token(
         (num_global, model.kv_heads_global, None),
         (model.num_layers - num_global, model.kv_heads_local, model.window),
     )
-    D, L, layers = model.embed_dim, model.latent_dim, model.num_layers
+    D, L, layers = model.embed_dim, model.routed_dim, model.num_layers
     projections = 0
     scores: float = 0
     for count, kv_heads, window in kinds:
@@ -46,7 +46,7 @@ def forward_per_token(
         "attention_projections": projections,
         "attention_scores": scores,
         "router": layers * 2 * D * model.num_experts,
-        "latent": layers * 4 * D * L,
+        "latent": layers * 4 * D * (model.latent_dim or 0),
         "shared_experts": layers * 6 * D * model.num_shared * model.shared_dim,
         "routed_experts": layers * 6 * model.top_k * L * model.expert_dim,
         "head": 2 * D * model.vocab_size,

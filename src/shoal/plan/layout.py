@@ -22,7 +22,7 @@ type Where = Literal["device", "optimizer_on_host", "state_on_host"]
 MEMORY_MODES: tuple[Where, ...] = ("device", "optimizer_on_host", "state_on_host")
 GROUPS = ("experts", "attention", "shared_latent_router", "embedding", "head", "small")
 _MASTER_BYTES = 4
-_MOMENTS = {"muonh": 1, "adamh": 2, "adam": 2, "balance": 0}
+_MOMENTS = {"muonh": 1, "adamh": 2, "adamw": 2, "adam": 2, "balance": 0}
 
 
 class Leaf(NamedTuple):
@@ -210,11 +210,13 @@ def misfits(work: Workload, layout: Layout) -> Iterator[Misfit]:
         )
 
 
-def leaves_of(model: ModelConfig) -> tuple[Leaf, ...]:
-    """Return every weight declaration of a model (this loads jax)."""
+def leaves_of(model: ModelConfig, optimizer: OptimizerConfig) -> tuple[Leaf, ...]:
+    """Return every weight declaration of a model as its optimizer takes it (this loads jax)."""
     from shoal.arrays.weights import specs_of
     from shoal.model.lm import describe_lm
 
+    taken = {"muonh": "adamw", "adamh": "adamw"} if optimizer.matrices == "adamw" else {}
     return tuple(
-        Leaf(spec.name, spec.axes, spec.shape, spec.group) for spec in specs_of(describe_lm(model))
+        Leaf(spec.name, spec.axes, spec.shape, taken.get(spec.group, spec.group))
+        for spec in specs_of(describe_lm(model))
     )

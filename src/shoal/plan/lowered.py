@@ -32,7 +32,7 @@ def lowered_flops(work: Workload, layout: Layout) -> dict[str, float]:
     """
     model, tokens = work.model, float(work.tokens_per_step)
     kinds = [(kind, model.layer_kinds.count(kind)) for kind in ("local", "global")]
-    D, L, H, N = model.embed_dim, model.latent_dim, model.head_dim, model.num_heads
+    D, H, N = model.embed_dim, model.head_dim, model.num_heads
     norm = 4 * D * model.gate_rank
     heads = {"local": model.kv_heads_local, "global": model.kv_heads_global}
     dense = scores = 0.0
@@ -41,8 +41,10 @@ def lowered_flops(work: Workload, layout: Layout) -> dict[str, float]:
         dense += count * (4 * D * H * (N + heads[kind]) + 2 * D * N + 2 * norm)
         scores += count * 4 * H * N * _keys_per_query(work, layout, kind)
     shared = 6 * D * model.num_shared * model.shared_dim
-    dense += model.num_layers * (2 * D * model.num_experts + 4 * D * L + shared)
-    routed = model.num_layers * 6 * model.top_k * L * model.expert_dim * _fill(work, layout)
+    latent = 4 * D * (model.latent_dim or 0)
+    dense += model.num_layers * (2 * D * model.num_experts + latent + shared)
+    expert = 6 * model.routed_dim * model.expert_dim
+    routed = model.num_layers * model.top_k * expert * _fill(work, layout)
     remat = int(layout.remat)
     blocked = logits_are_blocked(work, layout)
     width = model.vocab_size

@@ -33,7 +33,8 @@ def resting_bytes(work: Workload, layout: Layout) -> dict[str, int]:
 
 def layer_activations(model: ModelConfig, kind: str) -> dict[str, int]:
     """Return numbers per token that one layer saves for its backward pass, routed rows aside."""
-    D, L = model.embed_dim, model.latent_dim
+    D, L = model.embed_dim, model.routed_dim
+    latent = 2 * L if model.latent_dim else 0  # before and after its norm
     query = model.num_heads * model.head_dim
     kv = (model.kv_heads_local if kind == "local" else model.kv_heads_global) * model.head_dim
     return {
@@ -44,7 +45,7 @@ def layer_activations(model: ModelConfig, kind: str) -> dict[str, int]:
         "attention before and after self-exclusion and gate": 3 * query,
         "attention output before its convolution": D,
         "router logits, in float32": 2 * model.num_experts,
-        "latent before and after its norm, routed sum": 3 * L,
+        "latent before and after its norm, routed sum": latent + L,
         "shared experts: gate, up, product": 3 * model.num_shared * model.shared_dim,
         "branch output before its convolution": D,
     }
@@ -85,8 +86,8 @@ def routed_row_numbers(work: Workload) -> int:
     none of this.
     """
     model = work.model
-    inside = 2 * model.latent_dim + 3 * model.expert_dim
-    return {"local": inside, "ragged": inside + 2 * model.latent_dim, "pooled": 0}[
+    inside = 2 * model.routed_dim + 3 * model.expert_dim
+    return {"local": inside, "ragged": inside + 2 * model.routed_dim, "pooled": 0}[
         work.moe.transport
     ]
 
@@ -100,11 +101,11 @@ def transport_bytes(work: Workload, layout: Layout) -> dict[str, int]:
     travel, laid_out = live_rows(work, layout)
     buffers = {"local": 0, "pooled": 4, "ragged": 2}[work.moe.transport]
     return {
-        "sent and received, both ways": buffers * travel * model.latent_dim * c,
+        "sent and received, both ways": buffers * travel * model.routed_dim * c,
         "laid out for experts: in, gate, up, product, out": laid_out
-        * (2 * model.latent_dim + 3 * model.expert_dim)
+        * (2 * model.routed_dim + 3 * model.expert_dim)
         * c,
-        "sum over assignments, in float32": 4 * layout.tokens_per_chip(work) * model.latent_dim,
+        "sum over assignments, in float32": 4 * layout.tokens_per_chip(work) * model.routed_dim,
     }
 
 

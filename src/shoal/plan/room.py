@@ -36,7 +36,7 @@ def pooled_sizes(work: Workload, layout: Layout) -> Pooled:
         assignments_per_shard=count,
         sender_rows_per_wave=sent,
         receiver_rows_per_expert=receiver_rows(count, experts, moe.waves, moe.capacity_receiver),
-        header_rows=-(-sent // work.model.latent_dim),
+        header_rows=-(-sent // work.model.routed_dim),
         waves=moe.waves,
     )
 

@@ -88,7 +88,7 @@ def _weights(work: Workload, layout: Layout, chip: Chip) -> Iterator[Move]:
 
 def _rows(work: Workload, layout: Layout, chip: Chip) -> Iterator[Move]:
     """Rows to their experts and back: a pass is one way there and one way back."""
-    way = sent_rows(work, layout) * work.model.latent_dim * work.compute_bytes
+    way = sent_rows(work, layout) * work.model.routed_dim * work.compute_bytes
     sent = Group(layout, chip, (EXPERT,)).exchange(way * work.model.num_layers)
     times = 2 * layout.accumulation
     yield from _each("rows to experts and back", "forward", sent, times)
@@ -152,7 +152,7 @@ def memory_traffic(work: Workload, layout: Layout) -> dict[str, float]:
     widths = sum(sum(layer_activations(model, kind).values()) for kind in model.layer_kinds)
     dense = c * layout.tokens_per_chip(work) * widths
     rows = layout.assignments(work) * pooled_fill(work, layout) * model.num_layers
-    routed = c * rows * (2 * model.latent_dim + 3 * model.expert_dim)
+    routed = c * rows * (2 * model.routed_dim + 3 * model.expert_dim)
     again, pieces = int(layout.remat), recomputed_pieces(work)
     backward = (1 + again) * used + 2 * (1 + again) * dense + 2 * (1 + again + pieces) * routed
     return {

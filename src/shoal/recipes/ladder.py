@@ -55,6 +55,7 @@ SHAPE_NOTES: Mapping[str, str] = {
     "model.window": "published: pull request #8037",
     "model.global_every": "published: pull request #8037, and always the last layer",
     "model.rotary_dim": _BY_DESIGN,
+    "model.rotary_global": "published: pull request #8037, global layers have no positions",
     "model.rope_theta": _MODEL_FILE,
     "model.qk_scale": "published: issue #8435, one constant at the base context",
     "model.qk_scale_log": "published: issue #8435, near 0.1; has no effect at the base context",
@@ -87,6 +88,8 @@ OPTIMIZER_NOTES: Mapping[str, str] = {
     "optimizer.momentum": "published: the run's optimizer file",
     "optimizer.warmup_fraction": "published: issue #5763 and the run's recipe",
     "optimizer.final_fraction": "published: issue #8435",
+    "optimizer.matrices": "published: issue #8435, MuonH",
+    "optimizer.weight_decay": "published: none, since the matrices stay on spheres",
     "optimizer.expert_sphere": "ours: one norm per expert. The public run took one per layer;"
     " pull request #8749 measures no difference",
     "optimizer.newton_schulz_dtype": "published: the run's optimizer file",
