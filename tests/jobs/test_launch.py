@@ -26,6 +26,14 @@ def test_without_a_place_for_it_the_file_is_printed_alone(capsys):
     assert " train quickstart --run quickstart &\n" in said
 
 
+def test_a_sealed_forecast_goes_with_the_command(capsys):
+    words = ["launch", "slurm", "quickstart", "--nodes", "1", "--gpus-per-node", "1", "--forecast"]
+    assert main([*words, "my seal.json"]) == 0
+    said = capsys.readouterr().out
+    assert " train quickstart --run quickstart --forecast 'my seal.json' &\n" in said
+    assert main([*words, "two\nlines"]) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "submit"),
     [

@@ -338,6 +338,7 @@ def job(parser: argparse.ArgumentParser) -> None:
         ("--account", "NAME", "Slurm: the account"),
         ("--image", "IMAGE", "a container image that has `shoal`; a JobSet needs one"),
         ("--gpu", "NAME", "SkyPilot: the accelerator, such as H100"),
+        ("--forecast", "SEAL", "a sealed forecast of this run, where the nodes find it"),
         ("--home", "PLACE", "SHOAL_HOME for all nodes: Slurm a folder, else a volume's name"),
     ):
         parser.add_argument(flag, metavar=metavar, help=says)

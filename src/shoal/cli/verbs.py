@@ -160,7 +160,7 @@ def _call_plan(given: Arguments) -> Result:
 def _call_launch(given: Arguments) -> Result:
     from shoal.jobs.launch import launch
 
-    options = ("time", "partition", "account", "image", "gpu", "home", "restarts")
+    options = ("time", "partition", "account", "image", "gpu", "home", "forecast", "restarts")
     return launch(
         given.cluster,
         given.recipe,

@@ -14,6 +14,9 @@ PORT = 29500
 # How long before the time limit a checkpoint is asked for, and how long one is waited for.
 SAVE_S = 300
 _MOUNT = "/shoal-home"
+_TEXTS = (
+    "recipe", "run", "name", "image", "home", "gpu", "partition", "account", "forecast",
+)  # fmt: skip
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 _TIME = r"\d+(:\d{2}){0,2}|\d+-\d+(:\d{2}){0,2}"
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -26,6 +29,7 @@ class Launch:
     Attributes:
         home: of Slurm, a folder that all nodes share, or empty for SHOAL_HOME where the script is
             submitted; of the others, the name of a volume that all nodes may write to.
+        forecast: the seal that the run's record begins with, as the nodes find it.
         restarts: after how many failures in all to give up.
         gpu: the accelerator's name in SkyPilot.
     """
@@ -42,6 +46,7 @@ class Launch:
     image: str = ""
     home: str = ""
     gpu: str = ""
+    forecast: str = ""
     restarts: int = 100
 
     def __post_init__(self) -> None:
@@ -50,10 +55,7 @@ class Launch:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         if self.restarts < 0:
             raise ValueError(f"restarts={self.restarts} must be 0 or more")
-        texts = {
-            name: getattr(self, name)
-            for name in ("recipe", "run", "name", "image", "home", "gpu", "partition", "account")
-        }
+        texts = {name: getattr(self, name) for name in _TEXTS}
         for name, text in [*texts.items(), *(("--set", one) for one in self.overrides)]:
             if not text.isprintable() or text.startswith("-"):
                 raise ValueError(f"{name} {text!r} starts with '-' or is not one printable line")
@@ -66,7 +68,8 @@ class Launch:
     def words(self) -> list[str]:
         """The training command after the program's name."""
         chosen = [word for one in self.overrides for word in ("--set", one)]
-        return ["train", self.recipe, "--run", self.run, *chosen]
+        sealed = ["--forecast", self.forecast] if self.forecast else []
+        return ["train", self.recipe, "--run", self.run, *sealed, *chosen]
 
 
 def _match(text: str, pattern: str, name: str, right: str) -> None:
