@@ -317,11 +317,17 @@ def test_an_evaluation_that_the_record_does_not_have_settles_nothing(sealed):
     folder = run_of(seal=sealed)
     path = folder / f"evals/{STEPS}.json"
     content = json.loads(path.read_text())
-    one = content["sets"]["sources"]["domains"]["fine"]
-    one["kind"] = "prose"
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=rf"{STEPS}.json\]: SHA-256, as in the `evaluate` event"):
-        settle("target")
+    kept = json.dumps(content)
+    for edit in (
+        lambda one: one["domains"]["fine"].update(kind="prose"),
+        lambda one: one["macro"].update(bpb=one["macro"]["bpb"] - 0.01),
+        lambda one: one["domains"]["fine"].update(bpb=one["domains"]["fine"]["bpb"] - 0.01),
+    ):
+        content = json.loads(kept)
+        edit(content["sets"]["sources"])
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=rf"{STEPS}.json\]: SHA-256, as in the `evaluate`"):
+            settle("target")
     path.unlink()
     with pytest.raises(ValueError, match=f"the scores of step {STEPS}, .* are missing; nothing"):
         settle("target")

@@ -8,13 +8,12 @@ positions on global layers, and latents, are known to mislead when small: a repo
 import dataclasses
 from collections.abc import Callable
 
-from shoal.optim import law
-from shoal.recipes.cpu_ladder import RATE_SCALE, cpu_ladder
+from shoal.recipes.cpu_ladder import cpu_ladder
 from shoal.scaling.ladder import LadderConfig
 from shoal.train.config import Config
 
 WEIGHT_DECAY = 0.1
-# On top of the law of the Adam group, for all weights.
+# Times the ladder's rate of the Adam group, for all weights; 1 is where a tuning begins.
 ADAMW_SCALE = 1.0
 
 
@@ -38,7 +37,7 @@ def cpu_wide() -> LadderConfig:
 
 
 def cpu_adamw() -> LadderConfig:
-    """Return the ladder with AdamW for matrices and head, at a rate that was tuned for it."""
+    """Return the ladder with AdamW for matrices and head; its rate is not tuned yet."""
     return _varied("cpu-adamw", _adamw)
 
 
@@ -48,20 +47,20 @@ def cpu_no_z() -> LadderConfig:
 
 
 def _adamw(config: Config) -> Config:
-    train = config.train
-    rate = (RATE_SCALE * ADAMW_SCALE) * law.adam_lr(
-        tokens=train.tokens,
-        embed_dim=config.model.embed_dim,
-        tokens_per_step=train.tokens_per_step,
-    )
+    rate = config.optimizer.adam_lr
+    assert rate is not None, "the CPU ladder states its rates"
     optimizer = dataclasses.replace(
-        config.optimizer, matrices="adamw", weight_decay=WEIGHT_DECAY, muon_lr=None, adam_lr=rate
+        config.optimizer,
+        matrices="adamw",
+        weight_decay=WEIGHT_DECAY,
+        muon_lr=None,
+        adam_lr=ADAMW_SCALE * rate,
     )
     notes = {
         "optimizer.matrices": "ours: the alternative that is tried",
         "optimizer.weight_decay": "ours: the usual 0.1",
         "optimizer.muon_lr": "derived: adam_lr",
-        "optimizer.adam_lr": "derived: the published law of the Adam group, times ADAMW_SCALE",
+        "optimizer.adam_lr": "derived: the ladder's own, times ADAMW_SCALE",
     }
     return dataclasses.replace(config, optimizer=optimizer, notes={**config.notes, **notes})
 
